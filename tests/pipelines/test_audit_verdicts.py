@@ -292,6 +292,55 @@ def test_message_that_overtakes_a_later_one_is_disordered(spark: SparkSession) -
     assert rows[msg_id("A", 6)].cause == "its key bob moved from queue b/1 to b/0"
 
 
+def test_copies_of_commands_are_named_and_neither_unexpected_nor_disordered(
+    spark: SparkSession,
+) -> None:
+    a = Ledger("A")
+    a.add()
+    a.send(1, 0)  # replayed
+    a.send(2, 1)  # stored twice by two tries, and replayed twice
+    a.send(2, 2, attempt=2)
+    a.send(3, 3)  # redriven and restored
+    a.send(4, 4)  # retention took it, and it was restored behind 5
+    a.send(5, 5)
+    a.add(EntryKind.CLOSED)
+    replayed, redriven = {"KOUROU_REPLAYED_FROM": "0A"}, {"KOUROU_REDRIVEN_FROM": "0B"}
+    restored = {"KOUROU_SPARK_ID": "kourou-restore:0:=" + msg_id("A", 4)}
+    later = {"storeTimestamp": instant(BEGUN_MS + 9)}
+    stored = [
+        *(message("A", number, offset) for number, offset in ((1, 0), (2, 1), (2, 2), (3, 3))),
+        message("A", 5, 5),
+        *(
+            message("A", number, offset, properties=properties, **later)
+            for number, offset, properties in (
+                (1, 6, replayed),
+                (2, 7, replayed),
+                (2, 8, replayed),
+                (3, 9, redriven),
+                (3, 10, restored),
+                (4, 11, restored),
+                (6, 12, replayed),  # the ledger has it in another topic
+            )
+        ),
+        message("A", 7, 13, properties={"KOUROU_SPARK_ID": "another-job:0:0:1"}),
+    ]
+
+    rows = judge(spark, a.entries, stored, [queue(0, 14)])
+
+    found = {n: (rows[msg_id("A", n)].verdict, rows[msg_id("A", n)].cause) for n in range(1, 8)}
+    tries = "its producer made 2 tries, 0 without an answer"
+    assert found == {
+        1: ("duplicate", "2 times: 1 replayed copy"),
+        2: ("duplicate", f"4 times: 2 replayed copies; {tries}"),
+        3: ("duplicate", "3 times: 1 redriven copy, 1 restored copy"),
+        4: ("stored", "not acknowledged by billing"),
+        5: ("stored", "not acknowledged by billing"),
+        6: ("stored", "not acknowledged by billing"),
+        7: ("unexpected", "the complete ledger of its producer does not have it"),
+    }
+    assert not any(row.disorderCause for row in rows.values())
+
+
 def test_traces_alone_never_prove_a_loss(spark: SparkSession) -> None:
     ids = [msg_id("T", number) for number in (1, 2)]
     traced = spark.createDataFrame(

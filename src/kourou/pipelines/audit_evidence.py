@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark p
 from pyspark.sql.window import Window
 
 from kourou.model import properties as names
+from kourou.pipelines import restore
 from kourou.pipelines.event_time import born_ms, stored_ms
 from kourou.pipelines.selection import POSITION
 
@@ -48,12 +49,21 @@ def copies(messages: DataFrame) -> DataFrame:
     Args:
         messages: rows with at least `READ`.
     """
-    properties = F.col("properties")
     return messages.select(
         *(*POSITION, "msgId"),
         born_ms().alias("bornMs"),
         stored_ms().alias("storedMs"),
-        properties.getItem(names.REDRIVEN_FROM).isNotNull().alias("isRedriven"),
+        _kind_of_copy(F.col("properties")).alias("copyKind"),
+    )
+
+
+def _kind_of_copy(properties: Column) -> Column:
+    """Return the kind of a message that Kourou's commands have sent again; otherwise null."""
+    stamp = properties.getItem(names.SPARK_ID)
+    return (
+        F.when(properties.getItem(names.REDRIVEN_FROM).isNotNull(), "redriven")
+        .when(properties.getItem(names.REPLAYED_FROM).isNotNull(), "replayed")
+        .when(stamp.startswith(f"{restore.LOOKUP}:"), "restored")
     )
 
 
@@ -67,7 +77,8 @@ def stored(found: DataFrame) -> DataFrame:
     return found.groupBy(*MESSAGE).agg(
         F.sort_array(F.collect_list(place)).alias("places"),
         F.min("bornMs").alias("bornMs"),
-        F.max("isRedriven").alias("isRedriven"),
+        F.count_if(F.col("copyKind").isNull()).alias("originals"),
+        F.sort_array(F.collect_list("copyKind")).alias("copyKinds"),
     )
 
 
@@ -96,7 +107,8 @@ def disorder(sends: DataFrame, found: DataFrame) -> DataFrame:
     """Return topic, msgId and `disorder` of the messages that are stored out of order.
 
     A send that began after the end of another one must be stored behind it. The numbers of the
-    ledger decide about before and after, so that no clock matters.
+    ledger decide about before and after, so that no clock matters. Copies that Kourou's commands
+    have sent later have no order.
 
     Args:
         sends: of the ledger.
@@ -105,7 +117,7 @@ def disorder(sends: DataFrame, found: DataFrame) -> DataFrame:
     first = F.get("places", F.lit(0))
     placed = (
         sends.where("isStored AND run IS NOT NULL")
-        .join(found, MESSAGE)
+        .join(found.where("originals > 0"), MESSAGE)
         .select(
             *(*MESSAGE, "run", "firstSeq", "lastSeq", "shardingKey"),
             first["brokerName"].alias("brokerName"),

@@ -304,10 +304,13 @@ def _unexpected(terms: Terms) -> Column:
         & ((F.col("firstMs") == 0) | (F.col("bornMs") > F.col("firstMs") + settle_ms))
         & (F.col("isClosed") | (F.col("bornMs") < F.col("lastMs") - settle_ms))
     )
-    has_entry = F.col("begunMs").isNotNull()
+    has_entry, is_original = F.col("begunMs").isNotNull(), F.col("originals") > 0
     is_refused = has_entry & ~F.col("isStored") & (F.col("unansweredTries") == 0)
     return (
-        F.when(~has_entry & is_covered, "the complete ledger of its producer does not have it")
+        F.when(
+            ~has_entry & is_covered & is_original,
+            "the complete ledger of its producer does not have it",
+        )
         .when(
             is_refused & F.col("code").isNotNull(),
             F.concat(F.lit("the broker refused it with code "), F.col("code").cast("string")),
@@ -327,13 +330,26 @@ def _duplicate_cause() -> Column:
         F.col("unansweredTries").cast("string"),
         F.lit(" without an answer"),
     )
-    cause = (
-        F.when(F.col("isRedriven"), "a dead letter was redriven")
-        .when((F.col("tries") > 1) | (F.col("unansweredTries") > 0), unanswered)
+    repeated = (
+        F.when((F.col("tries") > 1) | (F.col("unansweredTries") > 0), unanswered)
         .when(F.col("begunMs").isNotNull(), "its producer sent it once; another program copied it")
         .otherwise("no ledger has it; a producer's retry or a copy by another program")
     )
-    return F.concat(times, cause)
+    is_repeated = F.col("originals") > 1
+    return F.concat(times, F.concat_ws("; ", _copies_sent(), F.when(is_repeated, repeated)))
+
+
+def _copies_sent() -> Column:
+    """Return the number of copies of each kind, such as `1 replayed copy`; null without any."""
+    kinds = F.col("copyKinds")
+
+    def counted(kind: Column) -> Column:
+        count = F.size(F.filter(kinds, lambda one: one == kind))
+        noun = F.when(count == 1, " copy").otherwise(" copies")
+        return F.concat(count.cast("string"), F.lit(" "), kind, noun)
+
+    texts = F.array_join(F.transform(F.array_distinct(kinds), counted), ", ")
+    return F.when(F.size(kinds) > 0, texts)
 
 
 def _absent(terms: Terms) -> Column:

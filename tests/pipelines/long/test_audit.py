@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from kourou import ConsumeFromWhere, MessageExt, PushConsumer, PushConsumerConfig
 from kourou.cli import pipeline_audit
@@ -140,6 +140,71 @@ def test_lost_and_repeated_messages_are_named(
     [row] = spark.read.parquet(f"{tmp_path}/messages").where(f"msgId = '{again}'").collect()
     assert len(row.positions) == 2
     assert spark.read.parquet(f"{tmp_path}/findings").count() == 5
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_replayed_copies_are_named_and_expected(
+    spark: SparkSession, namesrv: str, tmp_path: Path
+) -> None:
+    topic, other, ledger = "t-replayed", "t-replayed-copy", tmp_path / "ledger"
+
+    async def main() -> list[str]:
+        await create(namesrv, topic)
+        await create(namesrv, other)
+        messages = [Message(topic, b"%d" % n, tags="eu" if n else "us") for n in range(3)]
+        return await send(namesrv, messages, LedgerFiles(ledger))
+
+    def run(*args: str) -> Result:
+        environ = {"KOUROU_NAMESRV": namesrv}
+        return CliRunner().invoke(app, ["pipeline", *args, "--json"], env=environ)
+
+    ids = asyncio.run(main())
+    for args in (("--into", topic, "--same-topic", "--tag", "us"), ("--into", other)):
+        replayed = run("replay", topic, *args, "--yes")
+        assert replayed.exit_code == 0, replayed.output
+
+    done = run("audit", topic, other, "--ledger", str(ledger), "--settle", "0s")
+
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    causes = {(row["topic"], row["msg_id"]): row["cause"] for row in report["tables"]["findings"]}
+    assert causes == {
+        (topic, ids[0]): "2 times: 1 replayed copy",
+        (other, ids[0]): "2 times: 2 replayed copies",  # that of the copy, too
+    }
+    counts = {
+        (row["topic"], row["verdict"]): row["messages"] for row in report["tables"]["summary"]
+    }
+    assert counts == {
+        (one, verdict): messages
+        for one in (topic, other)
+        for verdict, messages in (("duplicate", 1), ("stored", 2))
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_explain_prints_the_plan_of_each_table_and_asks_no_broker(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    environ = {"KOUROU_NAMESRV": "127.0.0.1:1"}
+    out = tmp_path / "out"
+    options = ("--out", str(out), "--group", "billing", "--explain")
+    for source in (("--ledger", "order-ledger"), ("--traces",)):
+        args = ["pipeline", "audit", "orders", *source, *options]
+
+        done = CliRunner().invoke(app, args, env=environ)
+        documents = json.loads(CliRunner().invoke(app, [*args, "--json"], env=environ).stdout)
+
+        assert (done.exit_code, done.stderr) == (0, "")
+        tables = ["messages", "findings", "summary", "groups"]
+        assert [line for line in done.stdout.splitlines() if line.startswith("Table ")] == [
+            f"Table {name}:" for name in tables
+        ]
+        assert list(documents) == tables
+        assert all("rocketmq" in text for text in documents.values())
+    assert not out.exists()
 
 
 @pytest.mark.spark
