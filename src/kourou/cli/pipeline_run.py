@@ -23,8 +23,9 @@ from kourou.cli.options import (
 )
 from kourou.cli.start_time import Start, parse_span
 from kourou.cli.transport import client_namespace, client_tls
+from kourou.client.consuming.membership.subscriptions import subscription_of
 from kourou.clock import SystemClock, elapsed_s
-from kourou.errors import PackageMissingError, UsageError
+from kourou.errors import FilterSyntaxError, PackageMissingError, UsageError
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.instants import parse_duration
 from kourou.model.topic import check_topic
@@ -436,16 +437,24 @@ def _cell(value: object) -> object:
     return value
 
 
-def select(namesrv: str, topics: Sequence[str], start: str, end: str, tags: str = "*") -> Selection:
+def select(
+    namesrv: str,
+    topics: Sequence[str],
+    start: str,
+    end: str,
+    tags: str = "*",
+    sql: str | None = None,
+) -> Selection:
     """Return the selection of topics in a span of time.
 
     Raises:
-        UsageError: a topic or a time is not valid.
+        UsageError: a topic, a time or the filter is not valid.
     """
     from kourou.pipelines.selection import Selection  # noqa: PLC0415
 
     for topic in topics:
         check_topic(topic)
+    check_filter(tags, sql)
     begin, until_ms = parse_span(start, end, SystemClock().now_ms())
     since_ms = None if isinstance(begin, Start) else begin
     return Selection(
@@ -453,13 +462,37 @@ def select(namesrv: str, topics: Sequence[str], start: str, end: str, tags: str 
         topics=tuple(topics),
         since_ms=since_ms,
         until_ms=until_ms,
-        tags=tags,
-        options=_connection_options(),
+        tags=tags if sql is None else sql,
+        options={**connection_options(), **({} if sql is None else {"subExpressionType": "sql"})},
     )
 
 
-def _connection_options() -> dict[str, str]:
-    """Return the options of reads that the environment gives to all commands.
+def check_filter(tags: str, sql: str | None = None) -> None:
+    """Refuse a filter that brokers or Spark would refuse, under the name of its option.
+
+    Raises:
+        FilterSyntaxError: the filter does not parse.
+        UsageError: both are given, or tags look like SQL.
+    """
+    from kourou.spark.read_options import is_sql_expression  # noqa: PLC0415
+
+    if sql is not None and tags != "*":
+        raise UsageError("use either --tag or --sql: brokers apply one filter")
+    option, text = ("--tag", tags) if sql is None else ("--sql", sql)
+    try:
+        subscription_of("", tags, sql)
+    except FilterSyntaxError as error:
+        reason = str(error).rpartition(" (at character")[0]
+        raise FilterSyntaxError(f"{option} {text!r:.200}: {reason}", error.position) from None
+    if sql is None and is_sql_expression(tags):
+        raise UsageError(
+            f"--tag {tags!r:.200} looks like SQL: name tags, such as 'eu || us'; "
+            "kourou pipeline replay also has --sql"
+        )
+
+
+def connection_options() -> dict[str, str]:
+    """Return the options of reads and writes that the environment gives to all commands.
 
     Raises:
         UsageError: a variable has no option.

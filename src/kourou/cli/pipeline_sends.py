@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -20,10 +19,17 @@ from kourou.cli.options import (
     topics_to_complete,
 )
 from kourou.cli.pipeline_measures import dead_letter_topics
-from kourou.cli.pipeline_run import Settings, Topics, run_pipeline, select, with_shared_options
+from kourou.cli.pipeline_run import (
+    Settings,
+    Topics,
+    check_filter,
+    connection_options,
+    run_pipeline,
+    select,
+    with_shared_options,
+)
 from kourou.cli.start_time import Start, parse_span
 from kourou.clock import SystemClock
-from kourou.errors import UsageError
 from kourou.model.topic import DLQ_PREFIX, check_group, check_topic
 
 if TYPE_CHECKING:
@@ -95,13 +101,8 @@ def replay(
     """Send the messages."""
     from kourou.pipelines import replay as pipeline  # noqa: PLC0415
 
-    if sql is not None and tags != "*":
-        raise UsageError("use either --tag or --sql: brokers apply one filter")
-    selection = select(settings.namesrv, topics, start, end, tags)
-    if sql is not None:
-        selection = replace(selection, tags=sql, options={"subExpressionType": "sql"})
     options = pipeline.Options(
-        selection=selection,
+        selection=select(settings.namesrv, topics, start, end, tags, sql),
         into=into,
         sending=_sending(settings, rate, is_dry_run=dry_run),
         where=where,
@@ -165,6 +166,7 @@ def redrive(
     from kourou.pipelines import redrive as pipeline  # noqa: PLC0415
 
     _check_names(groups, origins or ())
+    check_filter(tags)
     destination = "their topics, for all groups" if to_topic else ", ".join(groups)
     what = f"dead letters of {', '.join(groups)} to {destination}"
     _confirm(what, settings, yes=yes or dry_run)
@@ -269,6 +271,7 @@ def _sending(settings: Settings, rate: float | None, *, is_dry_run: bool) -> Sen
 
     return Sending(
         name_server=settings.namesrv,
+        options=connection_options(),
         rate_max=rate,
         tasks=settings.cores,
         is_dry_run=is_dry_run,

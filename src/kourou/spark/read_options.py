@@ -316,7 +316,7 @@ def _filter(expression: str, type: ExpressionType | None) -> tuple[str, str]:  #
         raise FilterSyntaxError(
             f"subExpression is {expression!r:.200}: {reason}", error.position
         ) from None
-    if type is None and _is_sql(expression):
+    if type is None and is_sql_expression(expression):
         raise ConfigError(
             f"subExpression is {expression!r:.200}, which looks like SQL: add "
             ".option('subExpressionType', 'sql'), or 'tags' if it is a tag"
@@ -324,7 +324,12 @@ def _filter(expression: str, type: ExpressionType | None) -> tuple[str, str]:  #
     return expression, TAG_EXPRESSION
 
 
-def _is_sql(expression: str) -> bool:
+def is_sql_expression(expression: str) -> bool:
+    """Return whether a filter looks like SQL92 rather than like tags, which may contain anything.
+
+    Args:
+        expression: the filter.
+    """
     if not _SQL_SIGNS.search(expression):
         return False
     try:
