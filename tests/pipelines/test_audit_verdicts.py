@@ -306,12 +306,12 @@ def test_copies_of_commands_are_named_and_neither_unexpected_nor_disordered(
     a.add(EntryKind.CLOSED)
     replayed, redriven = {"KOUROU_REPLAYED_FROM": "0A"}, {"KOUROU_REDRIVEN_FROM": "0B"}
     restored = {"KOUROU_SPARK_ID": "kourou-restore:0:=" + msg_id("A", 4)}
-    later = {"storeTimestamp": instant(BEGUN_MS + 9)}
+    later = instant(BEGUN_MS + 9)
     stored = [
         *(message("A", number, offset) for number, offset in ((1, 0), (2, 1), (2, 2), (3, 3))),
         message("A", 5, 5),
         *(
-            message("A", number, offset, properties=properties, **later)
+            message("A", number, offset, properties=properties, storeTimestamp=later)
             for number, offset, properties in (
                 (1, 6, replayed),
                 (2, 7, replayed),
