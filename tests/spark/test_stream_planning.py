@@ -103,6 +103,16 @@ def test_a_broker_that_is_away_keeps_its_offsets() -> None:
     assert back == BatchPlan(StreamOffset({Q0: 9, B0: 8}), ())
 
 
+def test_renamed_broker_has_new_queues_and_the_positions_of_its_former_name_are_kept() -> None:
+    start = StreamOffset({Q0: 9})
+
+    renamed = plan(start, view(b0=(2, 12)))
+    again = plan(renamed.end, view(b0=(2, 13)))
+
+    assert renamed == BatchPlan(StreamOffset({Q0: 9, B0: 12}, {B0: 2}), ())
+    assert again == BatchPlan(StreamOffset({Q0: 9, B0: 13}), ())
+
+
 def test_expired_messages_are_a_loss_and_the_batch_begins_after_them() -> None:
     planned = plan(StreamOffset({Q0: 4}), view(q0=(6, 9)))
 

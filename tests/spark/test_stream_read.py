@@ -82,6 +82,37 @@ def test_a_stream_continues_from_its_checkpoint_after_each_run(
     assert len({(row.queueId, row.queueOffset) for row in stream.rows()}) == 150
 
 
+def test_relative_start_is_that_of_batch_0_after_a_failure_in_it(
+    spark: SparkSession, namesrv: str, publish: Publish, tmp_path: Path
+) -> None:
+    """In the second run, `now` is what -1h is an hour after the first one."""
+    publish(messages("settled", 20))
+    stream = Stream(spark, namesrv, "settled", tmp_path, startingTimestamp="-1h")
+    del stream.options["startingOffsets"]
+    checkpoint = str(tmp_path / "checkpoint")
+
+    def fail(_batch: DataFrame, _number: int) -> None:
+        raise ValueError("no disk")
+
+    writer = stream.load().writeStream.foreachBatch(fail)
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    with pytest.raises(PySparkException, match="no disk"):
+        query.awaitTermination()
+    assert (tmp_path / "checkpoint" / "offsets" / "0").exists()
+    publish(messages("settled", 20, 30))
+
+    read: list[bytes] = []
+    stream.options["startingTimestamp"] = "now"
+    stream.options["startingOffsetsByTimestampStrategy"] = "latest"
+    writer = stream.load().writeStream.foreachBatch(
+        lambda batch, _: read.extend(bytes(row.body) for row in batch.collect())
+    )
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+    assert sorted(read) == bodies(30)
+
+
 def test_limit_divides_the_backlog_into_batches(
     spark: SparkSession, namesrv: str, publish: Publish, tmp_path: Path
 ) -> None:

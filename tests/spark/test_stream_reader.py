@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import pytest
 
 from kourou.client.administration.admin import AdminClient
+from kourou.clock import SystemClock
 from kourou.errors import ConfigError, DataLossError
 from kourou.model.message import Message
 from kourou.spark.read_options import parse_read_options
@@ -22,17 +24,21 @@ Publish = Callable[[Sequence[Message]], None]
 
 pytestmark = [pytest.mark.slow]
 
+HOUR_MS = 3_600_000
+
 
 class Query:
     """A streaming query and its checkpoint.
 
     Attributes:
         options: those of the source; a change applies from the next `run` on.
+        now_ms: the time to which a start such as -1h refers; None: now.
         ends: the logged end of each batch.
         bodies: the numbers that were read, batch by batch.
     """
 
-    def __init__(self, namesrv: str, **options: str) -> None:
+    def __init__(self, namesrv: str, *, now_ms: int | None = None, **options: str) -> None:
+        self.now_ms = now_ms
         self.options = {"nameServer": namesrv, "startingOffsets": "earliest", **options}
         self.ends: list[str] = []
         self.bodies: list[list[int]] = []
@@ -43,9 +49,8 @@ class Query:
         Args:
             before_read: called once, when the first batch is logged and not read yet.
         """
-        reader = StreamReader(
-            parse_read_options(self.options, is_stream=True), ["body", "queueId", "queueOffset"]
-        )
+        options = parse_read_options(self.options, is_stream=True, now_ms=self.now_ms)
+        reader = StreamReader(options, ["body", "queueId", "queueOffset"])
         read: list[int] = []
         try:
             reader.prepareForTriggerAvailableNow()
@@ -255,3 +260,51 @@ def test_another_topic_starts_at_its_first_message_if_losses_are_accepted(
 
     query.options |= {"topic": "reader_new", "failOnDataLoss": "false", "startingOffsets": "latest"}
     assert query.run() == [*range(10)]
+
+
+class KilledError(Exception):
+    """Ends a run between two steps of Spark."""
+
+
+def kill() -> None:
+    raise KilledError
+
+
+def test_relative_start_is_settled_with_batch_0_and_kept_by_later_runs(
+    namesrv: str, publish: Publish
+) -> None:
+    """A day later, -1h is behind all messages, which would then be left out."""
+    publish(messages("relative", 3))
+    now_ms = SystemClock().now_ms()
+    stream = Query(namesrv, now_ms=now_ms, topic="relative", startingTimestamp="-1h")
+    del stream.options["startingOffsets"]
+    with pytest.raises(KilledError):
+        stream.run(before_read=kill)
+    assert (len(stream.ends), stream.bodies) == (1, [])  # batch 0 is logged, and was not read
+    publish(messages("relative", 3, 5))
+
+    stream.now_ms = now_ms + 24 * HOUR_MS
+    assert stream.run() == [0, 1, 2, 3, 4]
+    publish(messages("relative", 5, 6))
+    assert stream.run() == [5]
+    assert sorted(chain(*stream.bodies)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_relative_start_that_was_not_logged_is_settled_by_the_next_run(
+    namesrv: str, publish: Publish
+) -> None:
+    publish(messages("unsettled", 3))
+    day = {"startingOffsetsByTimestampStrategy": "latest"}
+    now_ms = SystemClock().now_ms()
+    stream = Query(namesrv, topic="unsettled", startingTimestamp="-1h", now_ms=now_ms, **day)
+    del stream.options["startingOffsets"]
+    reader = StreamReader(
+        parse_read_options(stream.options, is_stream=True, now_ms=now_ms), ["body"]
+    )
+    reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    reader.stop()  # killed before Spark has logged the end of batch 0
+
+    stream.now_ms = now_ms + 24 * HOUR_MS
+    assert stream.run() == []
+    publish(messages("unsettled", 3, 4))
+    assert stream.run() == [3]
