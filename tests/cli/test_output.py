@@ -26,6 +26,24 @@ def test_a_table_aligns_numbers_to_the_right(capsys: pytest.CaptureFixture[str])
     )
 
 
+def test_words_of_columns_are_below_one_another_if_the_table_is_wider_than_the_terminal() -> None:
+    columns = ("TOPIC", "MESSAGES PER SECOND", "LATENCY P50 MS")
+    rows = [("orders", 12, 7), ("payments", 3, None)]
+
+    assert output.table_lines(columns, rows, 80) == [
+        "TOPIC     MESSAGES PER SECOND  LATENCY P50 MS",
+        "orders                     12               7",
+        "payments                    3               -",
+    ]
+    assert output.table_lines(columns, rows, 44) == [
+        "          MESSAGES",
+        "               PER  LATENCY",
+        "TOPIC       SECOND   P50 MS",
+        "orders          12        7",
+        "payments         3        -",
+    ]
+
+
 def test_an_empty_table_has_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("TOPIC", "QUEUES"), [])
 

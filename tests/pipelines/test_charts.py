@@ -75,10 +75,30 @@ def test_each_point_of_a_line_is_drawn_within_the_picture() -> None:
     assert heights == sorted(heights, reverse=True)
 
 
-def test_a_single_point_and_equal_values_are_drawn() -> None:
-    found = elements(Lines(title="Lag", unit="messages", series={"g": [(5, 0.0)]}))
+def test_lines_of_one_time_are_bars() -> None:
+    series = {"one topic": [(5, 3.0)], "another": [(5, 0.0)]}
 
-    assert [tag for tag, _ in found].count("circle") == 1
+    text = page("Test", [Lines(title="Lag", unit="messages", series=series)])
+
+    assert "<circle" not in text
+    assert text.count("<rect") == 2
+    assert ">3</text>" in text
+    assert ">1970-01-01 00:00:00 UTC</p>" in text
+
+
+def test_equal_values_are_drawn() -> None:
+    found = elements(Lines(title="Lag", unit="messages", series={"g": [(5, 0.0), (6, 0.0)]}))
+
+    assert [tag for tag, _ in found].count("circle") == 2
+
+
+def test_lines_that_cover_each_other_are_named() -> None:
+    points, other = [(0, 1.0), (1, 2.0)], [(0, 1.0), (1, 3.0)]
+    series = {"a": points, "b": other, "c": points}
+
+    assert "equal lines: a, c<" in page("Test", [Lines(title="Lag", unit="x", series=series)])
+    del series["c"]
+    assert "equal lines" not in page("Test", [Lines(title="Lag", unit="x", series=series)])
 
 
 @pytest.mark.parametrize(
@@ -102,7 +122,7 @@ def test_names_from_messages_do_not_become_markup() -> None:
 
 
 def test_charts_show_a_limited_number_of_series_and_name_the_rest() -> None:
-    series = {f"topic-{n}": [(1, 1.0)] for n in range(SERIES_MAX + 3)}
+    series = {f"topic-{n}": [(1, 1.0), (2, 1.0)] for n in range(SERIES_MAX + 3)}
     bars = {f"cause-{n}": 1.0 for n in range(BARS_MAX + 2)}
     charts = (
         Lines(title="Many", unit="x", series=series),
@@ -111,10 +131,12 @@ def test_charts_show_a_limited_number_of_series_and_name_the_rest() -> None:
 
     tags = [tag for tag, _ in elements(*charts)]
     text = page("Test", charts)
-    assert tags.count("circle") == SERIES_MAX
+    assert tags.count("circle") == 2 * SERIES_MAX
     assert tags.count("rect") == BARS_MAX
     assert "(3 more are not shown)" in text
     assert "2 more are not shown" in text
+    first_rows = Bars(title="Some", unit="x", bars={"cause": 1.0}, more=531)
+    assert "531 more are not shown" in page("Test", [first_rows])
 
 
 def drawn(*charts: Chart) -> list[dict[str, str | None]]:
@@ -127,7 +149,7 @@ def drawn(*charts: Chart) -> list[dict[str, str | None]]:
 
 
 def test_lines_with_the_largest_values_are_shown() -> None:
-    series = {f"topic-{n}": [(1, float(n))] for n in range(SERIES_MAX + 1)}
+    series = {f"topic-{n}": [(1, float(n)), (2, 0.0)] for n in range(SERIES_MAX + 1)}
 
     text = page("Test", [Lines(title="Many", unit="x", series=series)])
 

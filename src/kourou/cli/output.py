@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Coroutine, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -58,21 +60,45 @@ def time_text(at_ms: int) -> str | None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their column names: numbers right-aligned, None as a dash.
+    """Print rows under their column names: numbers right-aligned, None as a dash."""
+    width = shutil.get_terminal_size().columns if is_terminal() else None
+    for line in table_lines(columns, rows, width):
+        print_line(line)
+
+
+def table_lines(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None
+) -> list[str]:
+    """Return the lines of a table.
 
     A column is as wide as its widest cell. Nothing is truncated, so that names can be copied.
+
+    Args:
+        columns: the column names.
+        rows: the cells.
+        width: of the terminal, in characters. If the table is wider, the words of the names are
+            below one another. None: each name is on one line.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     numeric = [
         bool(cells) and all(_is_number(row[at]) for row in cells) for at in range(len(columns))
     ]
+    headings = [[name] for name in columns]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    for line in (list(columns), *cells):
-        padded = [
+    if width is not None and sum(widths) + 2 * (len(columns) - 1) > width:
+        for at, name in enumerate(columns):
+            words = name.split()
+            widths[at] = max(map(len, [*words, *(row[at] for row in cells)]), default=0)
+            headings[at] = textwrap.wrap(name, max(1, widths[at]))
+    height = max(map(len, headings), default=0)
+    above = [[""] * (height - len(lines)) + lines for lines in headings]
+    return [
+        "  ".join(
             text.rjust(width) if is_right else text.ljust(width)
             for text, width, is_right in zip(line, widths, numeric, strict=True)
-        ]
-        print_line("  ".join(padded).rstrip())
+        ).rstrip()
+        for line in (*zip(*above, strict=True), *cells)
+    ]
 
 
 def run_bounded(answer: Coroutine[Any, Any, T], timeout_s: float, server: str) -> T:

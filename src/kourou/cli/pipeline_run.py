@@ -415,7 +415,7 @@ def _print_report(name: str, report: Report, seconds: float, settings: Settings)
 def _counted(counts: Mapping[str, int | float]) -> str:
     """Return the counts, then the times, of which the unit is the end of the name."""
     numbers = [
-        f"{value:,} {name.replace('_', ' ')}"
+        f"{value:,} {_noun(name, value)}"
         for name, value in counts.items()
         if not name.endswith("_ms")
     ]
@@ -425,6 +425,16 @@ def _counted(counts: Mapping[str, int | float]) -> str:
         if name.endswith("_ms")
     ]
     return ", ".join(numbers + times)
+
+
+def _noun(name: str, value: float) -> str:
+    """Return the words of a count's name, in the singular for 1."""
+    words = name.replace("_", " ")
+    if value == 1:
+        for plural, singular in (("ies", "y"), ("ches", "ch"), ("s", "")):
+            if words.endswith(plural):
+                return words.removesuffix(plural) + singular
+    return words
 
 
 def _cell(value: object) -> object:

@@ -302,9 +302,10 @@ def _finished(options: Options, archive: Archive, starts: Starts) -> Report:
         notes=notes,
         charts=(
             Bars(
-                title="Archived messages by topic and hour",
+                title="Archived messages by topic and hour (UTC)",
                 unit="messages",
-                bars={f"{row[0]} {row[1]}": float(str(row[2])) for row in shown.rows},
+                bars={f"{row[0]} {_hour(str(row[1]))}": float(str(row[2])) for row in shown.rows},
+                more=shown.total - len(shown.rows),
             ),
         ),
     )
@@ -318,6 +319,11 @@ def _by_hour(files: tuple[ArchivedFile, ...], limit: int) -> Table:
     rows = [(*key, *totals[key]) for key in sorted(totals)]
     columns = ("topic", "hour", "messages", "bytes", "files")
     return Table("files", columns, rows[-limit:], len(rows))
+
+
+def _hour(hour: str) -> str:
+    """Return the text of an hour's partition: `2026112423` -> `2026-11-24 23:00`."""
+    return f"{hour[:4]}-{hour[4:6]}-{hour[6:8]} {hour[8:]}:00"
 
 
 def _stager(

@@ -30,7 +30,7 @@ from kourou.model.topic import check_group
 from kourou.pipelines import audit_evidence, audit_verdicts, ledger, trace
 from kourou.pipelines.audit_evidence import MESSAGE, QUEUE, READ, Terms
 from kourou.pipelines.audit_facts import Facts, sample
-from kourou.pipelines.audit_verdicts import BAD, Evidence, Verdict
+from kourou.pipelines.audit_verdicts import BAD, HINTS, Evidence, Verdict
 from kourou.pipelines.charts import Bars
 from kourou.pipelines.event_time import AHEAD_MAX_MS
 from kourou.pipelines.report import Report, Table, first_rows
@@ -143,7 +143,7 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
             "judged": by_verdict.total(),
             **{verdict.value: by_verdict[verdict.value] for verdict in counted},
         },
-        notes=_notes(options, ledger_state, without_entry),
+        notes=[*_hints(shown[0]), *_notes(options, ledger_state, without_entry)],
         charts=(
             Bars(
                 title="Messages by verdict",
@@ -357,8 +357,14 @@ def _findings(bad: DataFrame, limit: int) -> Table:
         enumerate(BAD),
         F.lit(len(BAD)),
     )
-    columns = ("finding", "topic", "msgId", "position", "sentAt", "cause", "hint")
+    columns = ("finding", "topic", "msgId", "position", "sentAt", "cause")
     return first_rows("findings", bad, columns, (rank, "sentAt", "msgId"), limit)
+
+
+def _hints(findings: Table) -> list[str]:
+    """Return the remedy of each kind of finding that is shown."""
+    kinds = {row[0] for row in findings.rows}
+    return [f"{one.value}: {HINTS[one]}" for one in BAD if one.value in kinds]
 
 
 def _whole(name: str, frame: DataFrame, *order: str) -> Table:

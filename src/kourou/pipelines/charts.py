@@ -20,10 +20,10 @@ from kourou.pipelines.chart_axes import (
 _WIDTH, _HEIGHT = 900, 300
 _RIGHT, _TOP, _BOTTOM = 20, 12, 28
 _DIGIT_WIDTH: Final = 7
-_CHARACTER_WIDTH: Final = 8
+_CHARACTER_WIDTH: Final = 7
 """Estimates, in pixels, that are too small for some texts: those extend beyond the picture."""
 _BAR_HEIGHT: Final = 22
-_BAR_LABEL_CHARACTERS: Final = 48
+_BAR_LABEL_CHARACTERS: Final = 60
 _BAR_VALUE_WIDTH: Final = 110
 _MARKED_MAX: Final = 80
 """Maximum number of points of a line that each get a mark with its value."""
@@ -64,11 +64,13 @@ class Bars:
     Attributes:
         unit: the unit of the values.
         bars: label -> value.
+        more: number of values that are not among the bars.
     """
 
     title: str
     unit: str
     bars: Mapping[str, float]
+    more: int = 0
 
 
 Chart = Lines | Bars
@@ -104,7 +106,8 @@ _STYLE: Final = (
     "small,.note{font-weight:normal;font-size:12px;opacity:.75}"
     ".legend{display:flex;flex-wrap:wrap;gap:.2em 1.4em;margin:.4em 0}"
     ".legend svg{width:24px;height:8px;margin-right:.4em}"
-    "svg{display:block;width:100%;overflow:visible}.legend svg{display:inline-block}"
+    "svg{display:block;width:100%;min-width:600px;overflow:visible}"
+    ".legend svg{display:inline-block;min-width:0}"
     "svg text{font:12px sans-serif;fill:currentColor}"
     "svg .axis{stroke:#8886;stroke-width:1}"
     "svg .line{fill:none;stroke-width:1.8;stroke-linejoin:round}"
@@ -119,13 +122,17 @@ def _lines(chart: Lines) -> str:
     if not times:
         return "<p>no data</p>"
     first, last = min(times), max(times)
+    if first == last:  # points above one another would be no line
+        values = {name: points[-1][1] for name, points in chart.series.items() if points}
+        bars = _bars(Bars(title=chart.title, unit=chart.unit, bars=values))
+        return f'{bars}\n<p class="note">{time_span(first, last)}</p>'
     axis = value_axis([value for _, value in points] for points in shown.values())
     labels = [f"{tick:,.10g}" for tick in axis.ticks]
     left = 12 + _DIGIT_WIDTH * max(5, *map(len, labels))
     width = _WIDTH - left - _RIGHT
 
     def x_of(at: int) -> float:
-        return left + width * ((at - first) / (last - first) if last > first else 0.5)
+        return left + width * (at - first) / (last - first)
 
     def y_of(value: float) -> float:
         return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - axis.height(value))
@@ -152,8 +159,17 @@ def _lines(chart: Lines) -> str:
     scale = "; logarithmic scale, zeros are at its bottom" if axis.is_logarithmic else ""
     omitted = len(chart.series) - len(shown)
     rest = f"; the lines with the largest values ({omitted} more are not shown)" if omitted else ""
-    note = f'<p class="note">{time_span(first, last)}{scale}{rest}</p>'
+    note = f'<p class="note">{time_span(first, last)}{scale}{rest}{_hidden(shown)}</p>'
     return "\n".join([_legend(chart, shown), *parts, "</svg>", note])
+
+
+def _hidden(series: Mapping[str, Sequence[Point]]) -> str:
+    """Return a note on lines that cover each other; empty if there are none."""
+    equal: dict[tuple[Point, ...], list[str]] = {}
+    for name, points in series.items():
+        equal.setdefault(tuple(points), []).append(html.escape(name))
+    texts = [", ".join(names) for names in equal.values() if len(names) > 1]
+    return "".join(f"; equal lines: {text}" for text in texts)
 
 
 def _largest(chart: Lines) -> dict[str, Sequence[Point]]:
@@ -234,8 +250,8 @@ def _bars(chart: Bars) -> str:
             + _text(at, y + 15, number(value), anchor)
         )
     parts.append(f'<path class="axis" d="M{x_of(0.0):.1f} 0v{_BAR_HEIGHT * len(shown)}"/></svg>')
-    omitted = len(chart.bars) - len(shown)
-    note = f'<p class="note">{omitted} more are not shown</p>' if omitted else ""
+    omitted = len(chart.bars) - len(shown) + chart.more
+    note = f'<p class="note">{omitted:,} more are not shown</p>' if omitted else ""
     return "\n".join([*parts, note])
 
 

@@ -177,7 +177,7 @@ def report(found: DataFrame, grouped: DataFrame, options: Options) -> Report:
     shown = first_rows(
         "causes",
         grouped,
-        ("group", "topic", "messages", "firstAt", "lastAt", "reason", "samples"),
+        ("group", "topic", "messages", "firstAt", "lastAt", "samples", "reason"),
         (F.desc("messages"), "group", "topic", "fingerprint"),
         options.rows,
     )
@@ -200,5 +200,12 @@ def report(found: DataFrame, grouped: DataFrame, options: Options) -> Report:
         tables=(shown,),
         metrics={**counts.asDict(), "causes": shown.total},
         notes=notes,
-        charts=(Bars(title="Dead letters by cause", unit="messages", bars=bars),),
+        charts=(
+            Bars(
+                title="Dead letters by cause",
+                unit="messages",
+                bars=bars,
+                more=shown.total - len(shown.rows),
+            ),
+        ),
     )

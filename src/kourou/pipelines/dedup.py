@@ -193,7 +193,14 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
         tables=(shown,),
         metrics=metrics,
         notes=_notes(metrics),
-        charts=(Bars(title="Duplicates by key", unit="messages", bars=bars),),
+        charts=(
+            Bars(
+                title="Duplicates by key",
+                unit="messages",
+                bars=bars,
+                more=shown.total - len(shown.rows),
+            ),
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,7 +23,7 @@ from kourou.errors import MalformedBodyError, UsageError
 from kourou.pipelines.charts import Bars
 from kourou.pipelines.directories import StreamDirectory
 from kourou.pipelines.event_time import LATENESS_DEFAULT_MS, EventTime, stored_ms
-from kourou.pipelines.report import Report, first_rows
+from kourou.pipelines.report import Report, Table, first_rows
 from kourou.pipelines.selection import (
     Selection,
     read_message_stream,
@@ -375,7 +375,7 @@ def report(decoded: DataFrame, found: DataFrame, measured: DataFrame, options: O
         tables=(by_step, slowest),
         metrics={**counts.asDict(), "damaged": damaged},
         notes=notes,
-        charts=(_chart(by_step.documents()),),
+        charts=(_chart(by_step),),
     )
 
 
@@ -462,11 +462,16 @@ def _percentiles(found: DataFrame, step: str, side: str, is_failed: Column) -> D
     )
 
 
-def _chart(rows: list[dict[str, Any]]) -> Bars:
+def _chart(by_step: Table) -> Bars:
     bars = {
-        f"{row['step']} {row['topic']} {row['group']} {row['client']}": float(row["p99_ms"])
-        for row in rows
+        f"{row['step']} {row['topic']} {row['group']} {row['client']}": float(str(row["p99_ms"]))
+        for row in by_step.documents()
         if row["p99_ms"] is not None
     }
     longest = sorted(bars.items(), key=lambda item: -item[1])
-    return Bars(title="Latency p99", unit="milliseconds", bars=dict(longest))
+    return Bars(
+        title="Latency p99",
+        unit="milliseconds",
+        bars=dict(longest),
+        more=by_step.total - len(by_step.rows),
+    )
