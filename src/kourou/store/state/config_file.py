@@ -98,6 +98,10 @@ class ConfigFile:
         parse: verifies the contents; raises (any exception) if they are bad. Its result is unused.
         restores: whether a load that falls back to the backup also rewrites the file. Leave it off
             for read-only callers.
+
+    Attributes:
+        loaded_sequence: number of the save whose contents `load` returned; 0 if they have no seal,
+            because another program wrote them.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class ConfigFile:
         self._backup = f"{name}.bak"
         self._saved: bytes | None = None
         self._sequence = 0
+        self.loaded_sequence = 0
         self._is_loaded = False
         self._keeps_backup = False  # the file is bad or older: it must not replace the backup
 
@@ -137,8 +142,10 @@ class ConfigFile:
             data = self._contents(found)
             if data is not None:
                 break
-        self._saved = data if data is not None and found is first else None
-        self._keeps_backup = self._saved is None
+        is_current = data is not None and found is first
+        self.loaded_sequence = 0 if found.text is None else found.text.sequence
+        self._saved = data if is_current and self.loaded_sequence else None
+        self._keeps_backup = not is_current
         if data is None:
             self._refuse_bad(first, second)
         elif found is second:
@@ -158,7 +165,7 @@ class ConfigFile:
             log.warning("config_file.not_rewritten name=%s error=%s", self.name, error)
 
     def save(self, data: bytes) -> None:
-        """Replace the contents, durably; unchanged contents are not written.
+        """Replace the contents, durably; unchanged contents are not written if they are sealed.
 
         Raises:
             OSError: the old contents are still in the file or in its backup.
