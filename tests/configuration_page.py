@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.popping.pop_config import PopConfig
 from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
@@ -35,6 +36,7 @@ SERVER_TITLES: Final[dict[type[Any], str]] = {
     BrokerConfig: "Broker",
     TransactionConfig: "Transactions",
     TimerConfig: "Scheduled messages",
+    PopConfig: "Pop consumption",
     StoreConfig: "Store",
     RetentionConfig: "Retention",
     ConnectionLimits: "Connections",

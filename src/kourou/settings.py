@@ -49,16 +49,22 @@ class Refusal:
     """An option of RocketMQ that is not supported and whose effective values are refused.
 
     Attributes:
-        harmless: values without effect, in lower case; they are ignored.
-        reason: the effect of the option, and the remedy.
+        harmless: values without effect, in lower case; they are ignored. None if that is so of all
+            values.
+        reason: the effect of the option, and the remedy; without effect, the reason for that.
     """
 
-    harmless: frozenset[str]
+    harmless: frozenset[str] | None
     reason: str
 
     def allows(self, value: object) -> bool:
         """Return whether the value has no effect."""
-        return setting_text(value).strip().lower() in self.harmless
+        return self.harmless is None or setting_text(value).strip().lower() in self.harmless
+
+    @property
+    def ignored_reason(self) -> str:
+        """The reason why a harmless value is ignored."""
+        return self.reason if self.harmless is None else _NOT_SERVED
 
     def __str__(self) -> str:
         return self.reason
@@ -252,7 +258,8 @@ def _from_file(
                 raise ConfigError(_unknown(key, source, list(names)))
             if key in refused and not refused[key].allows(value):
                 raise ConfigError(f"{source}: {key} = {setting_text(value)}: {refused[key]}")
-            log.warning("setting.ignored key=%s source=%s reason=%s", key, source, _NOT_SERVED)
+            reason = refused[key].ignored_reason if key in refused else _NOT_SERVED
+            log.warning("setting.ignored key=%s source=%s reason=%s", key, source, reason)
         elif name in found:
             raise ConfigError(
                 f"{source}: {found[name].key} and {key} are two names of one setting; keep one"

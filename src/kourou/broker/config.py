@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Final
 
 from kourou.broker.host_quotas import PERCENT, HostQuota
+from kourou.broker.popping.pop_config import PopConfig
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.documented import documented
@@ -239,6 +240,8 @@ class BrokerConfig:
     """TLS and the PROXY protocol of load balancers."""
     timer: TimerConfig = field(default_factory=TimerConfig)
     """Options of scheduled messages; its keys are in the same flat file as these."""
+    pop: PopConfig = field(default_factory=PopConfig)
+    """Options of pop consumption; its keys are in the same flat file as these."""
     store: StoreConfig = field(default_factory=StoreConfig)
     """Options of the store; its keys are in the same flat file as these."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
+from kourou.broker.rocketmq_keys import REFUSED_KEYS, ROCKETMQ_KEYS
 from kourou.errors import NoPermissionError, RemoteSystemError
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.data_version import DataVersion
@@ -51,8 +51,10 @@ class LiveConfig(LiveOptions[BrokerConfig]):
                 f"broker runs: {', '.join(sorted(self.live_keys))}",
             )
         if key in ROCKETMQ_KEYS:
+            refused = REFUSED_KEYS.get(key)
+            reason = "Kourou does not serve it yet" if refused is None else str(refused)
             return NoPermissionError(
-                ResponseCode.NO_PERMISSION, f"{key} cannot be changed: Kourou does not serve it yet"
+                ResponseCode.NO_PERMISSION, f"{key} cannot be changed: {reason}"
             )
         near = difflib.get_close_matches(key, [*self.fields, *ROCKETMQ_KEYS], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""

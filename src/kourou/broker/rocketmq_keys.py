@@ -1,7 +1,8 @@
 """All keys of RocketMQ's broker.conf, and those that Kourou refuses.
 
 A key that RocketMQ has and Kourou does not serve causes a warning. A key in `REFUSED_KEYS` with a
-value that is not harmless stops the start.
+value that is not harmless stops the start; one without any effect has its own reason in the
+warning.
 
 Source: the setters of BrokerIdentity, BrokerConfig, MessageStoreConfig, NettyServerConfig,
 NettyClientConfig and AuthConfig, which BrokerStartup fills from the file; Apache RocketMQ 5.5.0.
@@ -173,6 +174,7 @@ ROCKETMQ_KEYS: Final = frozenset(
 
 _FALSE: Final = frozenset({"", "false"})
 _ONE: Final = frozenset({"", "0", "1"})
+_TRUE: Final = frozenset({"", "true"})
 _EMPTY: Final = frozenset({""})
 _NO_ACCESS_CONTROL: Final = (
     "Kourou does not have access control yet: every client could read, write and delete every "
@@ -187,8 +189,64 @@ _OTHER_FILES: Final = (
     "Kourou uses RocketMQ's default files and does not read RocksDB: data that was stored with "
     "this option would be missing. Remove the key only for a store that never had it on"
 )
+_NO_KV_STORE: Final = (
+    "Kourou keeps pops in the log, and does not read RocksDB: messages that were in flight with "
+    "this option would be missing. Export them with mqadmin exportPopRecord while the Java broker "
+    "runs, then remove the key"
+)
+_ALWAYS_STORED: Final = (
+    "Kourou answers pops and acks when they are stored, so that no kill brings back what was "
+    "acknowledged. Remove the key"
+)
+_ONLY_KV_STORE: Final = "it has an effect only with popConsumerKVServiceEnable, which is refused"
+_NO_POLLING: Final = (
+    "Kourou makes messages visible again when their invisible time ends, without an interval"
+)
+_FEW_HOLDS: Final = (
+    "Kourou limits held pops by maxPopPollingSize alone, and forgets a group with its last one"
+)
+
+_POP_KEYS: Final[Mapping[str, Refusal]] = {
+    "appendAckAsync": Refusal(_FALSE, _ALWAYS_STORED),
+    "appendCkAsync": Refusal(_FALSE, _ALWAYS_STORED),
+    "enableLitePopLog": Refusal(None, "Kourou does not serve light pops"),
+    "enableNotifyBeforePopCalculateLag": Refusal(
+        None, "Kourou computes the lag from offsets, and held pops miss no message"
+    ),
+    "enablePopLog": Refusal(None, "Kourou has no log of single pops: trace the messages instead"),
+    "enableSkipLongAwaitingAck": Refusal(
+        _FALSE,
+        "Kourou's timer delivers checkpoints before their acks: an ack without a checkpoint has "
+        "none. Remove the key",
+    ),
+    "popConsumerFSServiceInit": Refusal(
+        _TRUE,
+        "Kourou keeps pops in the log: without this service messages that are not acknowledged "
+        "would not be delivered again. Remove the key",
+    ),
+    "popConsumerKVServiceEnable": Refusal(_FALSE, _NO_KV_STORE),
+    "popConsumerKVServiceInit": Refusal(_FALSE, _NO_KV_STORE),
+    "popConsumerKVServiceLog": Refusal(None, _ONLY_KV_STORE),
+    "popLongPollingForceNotifyInterval": Refusal(
+        None, "in Kourou each message that a held pop wants ends its hold"
+    ),
+    "popPollingMapExpireTimeSeconds": Refusal(None, _FEW_HOLDS),
+    "popPollingMapSize": Refusal(None, _FEW_HOLDS),
+    "popReviveConcurrency": Refusal(None, _ONLY_KV_STORE),
+    "popReviveMaxAttemptTimes": Refusal(None, _ONLY_KV_STORE),
+    "popReviveMaxReturnSizePerRead": Refusal(None, _ONLY_KV_STORE),
+    "popReviveSkipIfGroupAbsent": Refusal(None, _ONLY_KV_STORE),
+    "reviveAckWaitMs": Refusal(
+        None, "it has an effect only with enableSkipLongAwaitingAck, which is refused"
+    ),
+    "reviveInterval": Refusal(None, _NO_POLLING),
+    "reviveMaxSlow": Refusal(None, _NO_POLLING),
+    "reviveScanTime": Refusal(None, _NO_POLLING),
+}
+"""Keys of pop consumption."""
 
 REFUSED_KEYS: Final[Mapping[str, Refusal]] = {
+    **_POP_KEYS,
     "aclEnable": Refusal(_FALSE, _NO_ACCESS_CONTROL),
     "authenticationEnabled": Refusal(_FALSE, _NO_ACCESS_CONTROL),
     "authorizationEnabled": Refusal(_FALSE, _NO_ACCESS_CONTROL),

@@ -23,6 +23,7 @@ from kourou.broker.administration.unused_groups import UNUSED_CHECK_INTERVAL_MS
 from kourou.broker.components import Components
 from kourou.broker.config import BrokerConfig
 from kourou.broker.periodic_tasks import PeriodicTasks
+from kourou.broker.popping.pop_config import find_kv_store
 from kourou.broker.ports import BrokerPorts
 from kourou.broker.pulling.slow_consumers import SLOW_CHECK_INTERVAL_MS
 from kourou.broker.registration import Registration
@@ -54,6 +55,7 @@ STATS_INTERVAL_MS: Final = 1_000
 CLIENT_SCAN_INTERVAL_MS: Final = 10_000
 FILTER_SAVE_INTERVAL_MS: Final = 10_000
 IDS_CHANGED_INTERVAL_MS: Final = 15_000
+ORDER_EXPIRY_INTERVAL_MS: Final = 60_000
 """How often consumers are notified of changes in their group, if not notified at once."""
 FIRST_REGISTRATION_MS: Final = 1_000
 """How long `start` waits for name servers. Registration continues in the background with those
@@ -164,6 +166,9 @@ class Broker:
             pid=os.getpid(),
             progress=progress,
         )
+        kv_store = find_kv_store(self._disk)
+        if kv_store is not None:
+            log.warning("pop_store.not_read reason=%s", kv_store)
         flusher = self._flusher_factory(asyncio.get_running_loop())
         try:
             components = Components(
@@ -280,6 +285,11 @@ class _RunningBroker:
         )
         tasks.start(
             "save delay offsets", config.delay_offset_interval_ms, self.components.delay.persist
+        )
+        tasks.start(
+            "expire order infos",
+            ORDER_EXPIRY_INTERVAL_MS,
+            self.components.tables.expire_order_infos,
         )
         tasks.start("save filters", FILTER_SAVE_INTERVAL_MS, self.components.tables.filters.persist)
         rules = config.transactions

@@ -15,6 +15,9 @@ from kourou.broker.consuming.saved_locks import FILE_NAME as LOCKS_FILE
 from kourou.broker.consuming.saved_locks import SavedLocks, parse_locks
 from kourou.broker.groups import FILE_NAME as GROUPS_FILE
 from kourou.broker.groups import GROUPS_MAX, Groups
+from kourou.broker.popping.order_journal import OrderJournal
+from kourou.broker.popping.order_table import FILE_NAME as ORDER_FILE
+from kourou.broker.popping.order_table import OrderInfoTable
 from kourou.broker.pulling.consumer_filters import EXPRESSIONS_LENGTH_MAX, ConsumerFilters
 from kourou.broker.pulling.consumer_filters import FILE_NAME as FILTERS_FILE
 from kourou.broker.topic_attributes import has_batch_queues
@@ -25,6 +28,7 @@ from kourou.disk import Disk
 from kourou.filter.bloom import BloomFilter
 from kourou.protocol.consumer_filter_file import decode_consumer_filters
 from kourou.protocol.groups import decode_subscription_group_table
+from kourou.protocol.popping.order_file import decode_order_info_table
 from kourou.protocol.queue_assignment import decode_message_request_modes
 from kourou.protocol.topic_table import decode_topic_config_table
 from kourou.remoting.runtime import Runtime
@@ -34,13 +38,14 @@ from kourou.store.state.config_file import ConfigFile
 
 
 class Tables:
-    """The topics, groups, request modes, committed offsets, filters and locks of one broker.
+    """The topics, groups, request modes, offsets, order infos, filters and locks of one broker.
 
     Attributes:
         topics: all topics.
         groups: all consumer groups.
         modes: message request modes of groups in topics, where one was set.
         offsets: committed offsets of groups, clamped to the end of the queues at start.
+        order_infos: last ordered pops of groups.
         filters: property filters of groups; not saved by `persist` but separately, each 10 s.
         locks: queue locks of ordered consumers.
     """
@@ -81,6 +86,13 @@ class Tables:
             config.host_quota(PAIRS_MAX),
         )
         self.offsets.clamp(store.reader.max_offset)
+        self.order_infos = OrderInfoTable(
+            ConfigFile(disk, ORDER_FILE, decode_order_info_table),
+            OrderJournal(disk),
+            runtime.offload,
+            runtime.clock,
+        )
+        self.order_infos.recover(self.offsets, store.reader.max_offset)
         self.filters = ConsumerFilters(
             ConfigFile(disk, FILTERS_FILE, decode_consumer_filters, restores=True),
             runtime.offload,
@@ -109,13 +121,39 @@ class Tables:
                 error.
         """
         errors = []
-        for table in (self.topics, self.groups, self.modes, self.offsets, self.locks):
+        for persist in (
+            self.topics.persist,
+            self.groups.persist,
+            self.modes.persist,
+            self._persist_offsets,
+            self.order_infos.persist,
+            self.locks.persist,
+        ):
             try:
-                await table.persist()
+                await persist()
             except OSError as error:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+    async def _persist_offsets(self) -> None:
+        if await self.offsets.persist():
+            await self.order_infos.note_offsets_saved()
+
+    async def expire_order_infos(self) -> None:
+        """Remove order infos that no consumer uses.
+
+        Raises:
+            OSError: they may be back after a restart.
+        """
+        self.order_infos.expire(
+            self._read_queues_of, lambda name: self.groups.get(name) is not None
+        )
+        await self.order_infos.save()
+
+    def _read_queues_of(self, name: str) -> int | None:
+        topic = self.topics.get(name)
+        return None if topic is None else topic.read_queue_nums
 
 
 class _StoreClock:
