@@ -1,14 +1,21 @@
-"""Fuzz seeds and decoders of a broker's small files: timer, locks, offsets, counts, key-values."""
+"""Fuzz seeds and decoders of a broker's small files: timer, locks, offsets, order infos, counts."""
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 
 from kourou.broker.consuming.queue_locks import EXPIRY_MS
 from kourou.broker.consuming.saved_locks import FILE_NAME as LOCKS_FILE
 from kourou.broker.consuming.saved_locks import SavedLocks, parse_locks
+from kourou.broker.popping.order_info import OrderInfos
+from kourou.broker.popping.order_journal import decode_journal, encode_queue
 from kourou.model.properties import encode_properties
 from kourou.model.topic import TIMER_TOPIC
+from kourou.protocol.popping.order_file import (
+    decode_order_info_table,
+    encode_order_info_table,
+)
 from kourou.protocol.record.encode import RecordDraft, encode_sealed
 from kourou.store.state.config_file import ConfigFile
 from kourou.store.timer.layouts import (
@@ -63,6 +70,40 @@ def locks(data: bytes) -> None:
             assert -EXPIRY_MS <= asked_at_ms <= 0
             place = queue.topic, queue.broker_name, queue.queue_id
             assert place in [tuple(one[:3]) for one in saved.locks[group][client_id]]
+
+
+ORDER_JOURNAL: Final = (
+    b'["q","T","g",0,1700000000000,60000,[5,1],null,{"5":1},1700000000001,1,"a"]',
+    b'["q","T","g",0,1700000000000,null,[],{"5":17},null,1700000000001,-1,null]',
+    b'["c","T","g",0,1700000000000]',
+    b'["r","T","g",0]',
+    b'["s"]',
+)
+
+
+ORDER_INFOS: Final = (
+    b'{\n"table":{\n"T@g":{\n0:{\n"o":[5,1],\n"ot":{\n5:17\n},\n"popTime":1\n}}}}',
+    b'{"orderInfoCount":1,"table":{"T@g":{0:{"a":"b","cm":1,"i":2,"l":3,"o":[5],"oc":{5:1}}}}}',
+)
+
+
+def order_infos(data: bytes) -> None:
+    """Load a file of order infos."""
+    table = decode_order_info_table(data)
+    assert decode_order_info_table(encode_order_info_table(table)).table == table.table
+
+
+def order_journal(data: bytes) -> None:
+    """Load a journal of order infos, with these bytes as its file or as one of its lines."""
+    decode_journal(data)
+    json = data.replace(b"\n", b"")
+    contents = decode_journal(b"%08x %b\n" % (zlib.crc32(json), json))
+    infos = OrderInfos()
+    for queue, info in contents.infos.items():
+        infos.restore(queue, info)
+        assert decode_journal(encode_queue(infos, queue)).infos == {queue: info}
+        infos.block(queue, 1_700_000_000_000)
+        infos.take_ended(1_700_000_000_000)
 
 
 def waiting_record() -> bytes:

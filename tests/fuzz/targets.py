@@ -165,6 +165,8 @@ def _records() -> Iterator[Target]:
     yield Target("kept.consumer_offsets", parse_consumer_offsets, offsets)
     yield Target("kept.kv_config", parse_kv_config, small_files.KV_CONFIG)
     yield Target("kept.locks", small_files.locks, small_files.LOCKS, (CorruptRecordError,))
+    yield Target("kept.order_journal", small_files.order_journal, small_files.ORDER_JOURNAL)
+    yield Target("kept.order_infos", small_files.order_infos, small_files.ORDER_INFOS)
     yield Target("batch", _batch, corpus.batches())
     yield Target("traces", _traces, corpus.traces())
     yield Target("op_entries", _op_entry, (b"0,", b"12,13,17,", b"1700000000000", b"007,5,"))

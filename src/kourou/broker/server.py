@@ -376,6 +376,7 @@ class _RunningBroker:
         self.components.transactions.abandon()
         self.components.index.abandon()
         self._context.later.abandon()
+        self.components.tables.order_infos.abandon()
         self._context.commit.abandon()
         self._ports.abort()
         self.components.pool.abort()

@@ -86,13 +86,7 @@ class Tables:
             config.host_quota(PAIRS_MAX),
         )
         self.offsets.clamp(store.reader.max_offset)
-        self.order_infos = OrderInfoTable(
-            ConfigFile(disk, ORDER_FILE, decode_order_info_table),
-            OrderJournal(disk),
-            runtime.offload,
-            runtime.clock,
-        )
-        self.order_infos.recover(self.offsets, store.reader.max_offset)
+        self.order_infos = _load_order_infos(disk, runtime, self.offsets, store)
         self.filters = ConsumerFilters(
             ConfigFile(disk, FILTERS_FILE, decode_consumer_filters, restores=True),
             runtime.offload,
@@ -104,7 +98,6 @@ class Tables:
             keep_dead_ms=config.filter_data_clean_time_span_ms,
             quota=config.host_quota(EXPRESSIONS_LENGTH_MAX),
         )
-
         self.locks = SavedLocks(
             ConfigFile(disk, LOCKS_FILE, parse_locks, restores=True),
             runtime.offload,
@@ -154,6 +147,16 @@ class Tables:
     def _read_queues_of(self, name: str) -> int | None:
         topic = self.topics.get(name)
         return None if topic is None else topic.read_queue_nums
+
+
+def _load_order_infos(
+    disk: Disk, runtime: Runtime, offsets: ConsumerOffsets, store: MessageStore
+) -> OrderInfoTable:
+    """Return the order infos; sets offsets forward that a kill left behind them."""
+    file = ConfigFile(disk, ORDER_FILE, decode_order_info_table)
+    table = OrderInfoTable(file, OrderJournal(disk), runtime.offload, runtime.clock)
+    table.recover(offsets, store.reader.max_offset)
+    return table
 
 
 class _StoreClock:

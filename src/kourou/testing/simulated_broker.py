@@ -317,6 +317,7 @@ class SimulatedBroker:
         self.transactions.abandon()
         self.components.index.abandon()
         self.later.abandon()
+        self.tables.order_infos.abandon()
         self.commit.abandon()
         self.flusher.close()
         self.store.abandon()

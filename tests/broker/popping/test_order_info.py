@@ -210,6 +210,19 @@ def test_ends_of_many_pops_of_one_queue_are_bounded() -> None:
     assert len(infos._ends) <= 1_100
 
 
+def test_bits_are_a_signed_number_of_64_bits() -> None:
+    # Java's pops have 32 messages at most, its files could have more
+    infos = popped(range(70))
+    result = NOTHING
+    for offset in range(63, -1, -1):
+        result = infos.ack(Q, offset, 1_000, 0, 1_001)
+        info = infos.find(Q)
+        assert info is not None
+        assert info.commit_bits == -(1 << offset)
+    assert result == OrderAck(64, is_free=True)
+    assert infos.ack(Q, 64, 1_000, 64, 1_001).is_illegal
+
+
 def test_unused_infos_expire() -> None:
     infos = popped([5])
     infos.add_pop(OTHER, OrderedPop([5], 1_000, 500), 9_000)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
@@ -20,6 +20,9 @@ from kourou.store.state.config_file import ConfigFile, unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Q = OrderedQueue("T", "g", 0)
 GOLDEN = Path(__file__).parents[2] / "golden" / "config" / "consumerOrderInfo.json"
@@ -106,7 +109,7 @@ def test_changes_during_a_write_are_in_the_next_one() -> None:
     async def main() -> None:
         started, may_go_on = asyncio.Event(), asyncio.Event()
 
-        async def offload(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
             result = function(*args, **kwargs)
             if function.__name__ == "append":
                 started.set()
@@ -343,12 +346,22 @@ def test_offsets_that_a_kill_lost_are_restored_from_the_acks() -> None:
     assert offsets.offsets == {Q: 8}
 
 
-@pytest.mark.parametrize("committed", [{Q: 9}, {}])
-def test_offsets_are_never_set_back_nor_made_at_a_start(committed: dict[OrderedQueue, int]) -> None:
+def test_first_offset_of_a_group_is_restored() -> None:
+    disk = SimDisk()
+    acknowledged(disk)
+    offsets = Offsets({})
+    open_table(disk).recover(offsets, lambda _, __: 100)
+    assert offsets.offsets == {Q: 8}
+
+
+@pytest.mark.parametrize(("committed", "end"), [({Q: 9}, 100), ({}, 0)])
+def test_offsets_are_neither_set_back_nor_made_for_missing_topics(
+    committed: dict[OrderedQueue, int], end: int
+) -> None:
     disk = SimDisk()
     acknowledged(disk)
     offsets = Offsets(dict(committed))
-    open_table(disk).recover(offsets, lambda _, __: 100)
+    open_table(disk).recover(offsets, lambda _, __: end)
     assert offsets.offsets == committed
 
 

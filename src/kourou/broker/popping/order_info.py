@@ -33,7 +33,8 @@ IDLE_MS_MAX: Final = 24 * 3_600_000
 """An info is removed this long after its pop."""
 
 _STALE_ENDS_MAX: Final = 1_000
-_SIGN_BIT: Final = 63
+_BITS: Final = 64
+_ALL_BITS: Final = (1 << _BITS) - 1
 
 
 class OrderedQueue(NamedTuple):
@@ -178,13 +179,11 @@ class OrderInfos:
         if invisible_ms > 0 and not _invisible_ms(info):
             info = replace(info, invisible_time=invisible_ms)
             self._put(queue, info)
-        first: tuple[int, int] | None = None
-        free_at_ms = now_ms
-        for queue_offset, visible_at_ms in _unacknowledged(info):
-            if now_ms < visible_at_ms:
-                first = first or (queue_offset, visible_at_ms)
-                free_at_ms = max(free_at_ms, visible_at_ms)
-        return None if first is None else OrderBlock(*first, free_at_ms)
+        free_at_ms = _free_at_ms(info)
+        if free_at_ms is None or now_ms >= free_at_ms:
+            return None
+        invisible = (each for each in _unacknowledged(info) if now_ms < each[1])
+        return OrderBlock(*next(invisible), free_at_ms)
 
     def add_pop(self, queue: OrderedQueue, pop: OrderedPop, now_ms: int) -> ConsumedCounts:
         """Store the pop as the last one of the queue; return the numbers of earlier pops.
@@ -242,9 +241,8 @@ class OrderInfos:
         index = _index_of(info, queue_offset)
         if index is None:
             return _ILLEGAL
-        bits = info.commit_bits | _bit(index)
-        if bits != info.commit_bits:
-            info = replace(info, commit_bits=bits)
+        if _unset_bits(info) >> index & 1:
+            info = _with_bit(info, index)
             self._put(queue, info)
         following = next_offset(info)
         is_ahead = committed is None or following > committed
@@ -262,7 +260,7 @@ class OrderInfos:
         if info is None or pop_time_ms != info.pop_time:
             return False
         index = _index_of(info, queue_offset)
-        if index is None or info.commit_bits & _bit(index):
+        if index is None or not _unset_bits(info) >> index & 1:
             return False
         times = {**(info.next_visible_times or {}), queue_offset: visible_at_ms}
         self._put(queue, replace(info, next_visible_times=times))
@@ -427,23 +425,39 @@ def next_offset(info: OrderInfo) -> int:
 
     It is the first message that is not acknowledged, or the offset after the last one.
     """
-    for index in range(len(info.offsets)):
-        if not info.commit_bits & _bit(index):
-            return offset_at(info, index)
-    return last_offset(info) + 1
+    unset = _unset_bits(info)
+    if unset:
+        return offset_at(info, (unset & -unset).bit_length() - 1)
+    return offset_at(info, min(len(info.offsets), _BITS) - 1) + 1
 
 
-def _bit(index: int) -> int:
-    """Return the bit of a message, as in a signed number of 64 bits."""
-    index &= _SIGN_BIT  # as Java shifts
-    return 1 << index if index < _SIGN_BIT else -1 << _SIGN_BIT
+def _unset_bits(info: OrderInfo) -> int:
+    """Return the bits of the messages that are not acknowledged.
+
+    There are 64 bits. A pop has 32 messages at most; further ones of an odd file are ignored, and
+    popped again.
+    """
+    return ((1 << min(len(info.offsets), _BITS)) - 1) & ~info.commit_bits
+
+
+def _with_bit(info: OrderInfo, index: int) -> OrderInfo:
+    """Return the info with one more message acknowledged; the bits are a signed number."""
+    bits = (info.commit_bits | 1 << index) & _ALL_BITS
+    return replace(info, commit_bits=bits - (1 << _BITS) if bits >> (_BITS - 1) else bits)
 
 
 def _index_of(info: OrderInfo, queue_offset: int) -> int | None:
-    for index in range(len(info.offsets)):
-        if offset_at(info, index) == queue_offset:
-            return index
-    return None
+    """Return the index of a message in the pop; None if it is none of its messages."""
+    offsets = info.offsets[:_BITS]
+    if not offsets:
+        return None
+    difference = queue_offset - offsets[0]
+    if difference == 0:
+        return 0
+    guess = difference if 0 < difference < len(offsets) else 0
+    if guess and offsets[guess] == difference:
+        return guess
+    return offsets.index(difference, 1) if difference in offsets[1:] else None
 
 
 def _invisible_ms(info: OrderInfo) -> int:
@@ -454,14 +468,19 @@ def _unacknowledged(info: OrderInfo) -> Iterator[tuple[int, int]]:
     """Yield the offsets that are not acknowledged, with the times when they are visible again."""
     times = info.next_visible_times or {}
     visible_at_ms = info.pop_time + _invisible_ms(info)
-    for index in range(len(info.offsets)):
-        if not info.commit_bits & _bit(index):
-            queue_offset = offset_at(info, index)
-            yield queue_offset, times.get(queue_offset, visible_at_ms)
+    unset = _unset_bits(info)
+    while unset:
+        lowest = unset & -unset
+        queue_offset = offset_at(info, lowest.bit_length() - 1)
+        yield queue_offset, times.get(queue_offset, visible_at_ms)
+        unset ^= lowest
 
 
 def _free_at_ms(info: OrderInfo) -> int | None:
-    return max((visible_at_ms for _, visible_at_ms in _unacknowledged(info)), default=None)
+    """Return when all messages are visible again; None if all are acknowledged."""
+    if info.next_visible_times:
+        return max((visible_at_ms for _, visible_at_ms in _unacknowledged(info)), default=None)
+    return info.pop_time + _invisible_ms(info) if _unset_bits(info) else None
 
 
 def _merged_counts(before: OrderInfo, pop: OrderedPop) -> Mapping[int, int]:

@@ -89,7 +89,8 @@ class _OffsetsSaved(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     pass
 
 
-_decode: Final = msgspec.json.Decoder(_Info | _Cleared | _Removed | _OffsetsSaved).decode
+_AnyLine = _Info | _Cleared | _Removed | _OffsetsSaved
+_decoder: Final[msgspec.json.Decoder[_AnyLine]] = msgspec.json.Decoder(_AnyLine)
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -109,6 +110,19 @@ class JournalContents:
     cleared_at_ms: dict[OrderedQueue, int] = field(default_factory=dict)
     least_offsets: dict[OrderedQueue, int] = field(default_factory=dict)
     damaged: int = 0
+
+    def add(self, line: _Info | _Cleared | _Removed) -> None:
+        """Set the state of a queue."""
+        queue = line.queue
+        self.infos.pop(queue, None)
+        self.cleared_at_ms.pop(queue, None)
+        self.least_offsets.pop(queue, None)
+        if isinstance(line, _Info):
+            self.infos[queue] = line.info
+            if line.offsets:
+                self.least_offsets[queue] = next_offset(line.info)
+        elif isinstance(line, _Cleared):
+            self.cleared_at_ms[queue] = line.at_ms
 
 
 def encode_queue(infos: OrderInfos, queue: OrderedQueue) -> bytes:
@@ -143,24 +157,25 @@ def decode_journal(text: bytes) -> JournalContents:
     """Return the contents; lines that are damaged are skipped and counted."""
     contents = JournalContents()
     for framed in text.split(b"\n")[:-1]:  # the last line may be torn
-        json = framed[_CRC_LENGTH + 1 :]
-        if framed[: _CRC_LENGTH + 1] != b"%08x " % zlib.crc32(json):
+        line = _decode_line(framed)
+        if line is None:
             contents.damaged += 1
-            continue
-        line = _decode(json)
-        if isinstance(line, _OffsetsSaved):
+        elif isinstance(line, _OffsetsSaved):
             contents.least_offsets.clear()
-            continue
-        queue = line.queue
-        for table in (contents.infos, contents.cleared_at_ms, contents.least_offsets):
-            table.pop(queue, None)
-        if isinstance(line, _Info):
-            contents.infos[queue] = line.info
-            if line.offsets:
-                contents.least_offsets[queue] = next_offset(line.info)
-        elif isinstance(line, _Cleared):
-            contents.cleared_at_ms[queue] = line.at_ms
+        else:
+            contents.add(line)
     return contents
+
+
+def _decode_line(framed: bytes) -> _AnyLine | None:
+    """Return the line; None if it is damaged."""
+    json = framed[_CRC_LENGTH + 1 :]
+    if framed[: _CRC_LENGTH + 1] != b"%08x " % zlib.crc32(json):
+        return None
+    try:
+        return _decoder.decode(json)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
 
 
 class OrderJournal:

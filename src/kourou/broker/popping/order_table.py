@@ -111,8 +111,8 @@ class OrderInfoTable:
     def recover(self, offsets: GroupOffsets, max_offset: Callable[[str, int], int]) -> None:
         """Make the infos, the committed offsets and the log agree. Must be called at each start.
 
-        After a kill, a group's committed offset in the file may be older than the last acks. After
-        a power cut with ASYNC_FLUSH, an info may name messages that are lost.
+        After a kill, a group's committed offset in the file may be older than the last acks, or
+        missing. After a power cut with ASYNC_FLUSH, an info may name messages that are lost.
 
         Args:
             offsets: the committed offsets; set forward where the journal implies a later one.
@@ -120,10 +120,10 @@ class OrderInfoTable:
         """
         for queue, least in self._least_offsets.items():
             topic, group, queue_id = queue
-            end = min(least, max_offset(topic, queue_id))
+            end = max_offset(topic, queue_id)
             committed = offsets.query(group, topic, queue_id)
-            if committed is not None and committed < end:
-                offsets.commit(group, topic, queue_id, end)
+            if end > 0 and (committed is None or committed < min(least, end)):
+                offsets.commit(group, topic, queue_id, min(least, end))
         self._least_offsets = {}
         count = self.infos.clamp(max_offset, self._clock.now_ms())
         if count:
@@ -177,6 +177,12 @@ class OrderInfoTable:
             self._unsaved = {}
             self._has_saved_offsets = True
             await self.save()
+
+    def abandon(self) -> None:
+        """Write nothing more, like a killed process."""
+        for waiting in (self._task, self._running, self._next):
+            if waiting is not None:
+                waiting.cancel()
 
     def _load(self, file: OrderFile) -> None:
         text = file.load()

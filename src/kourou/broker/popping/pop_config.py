@@ -34,7 +34,7 @@ class PopConfig:
     are still read until they are empty."""
     enable_retry_topic_v2: bool = field(default=False, metadata={"live": True})
     """Whether messages that are not acknowledged in time are stored in `%RETRY%GROUP+TOPIC`, which
-    is unambiguous. If not, in `%RETRY%GROUP_TOPIC`, which Java's brokers before 5.3 read."""
+    is unambiguous. If not, in `%RETRY%GROUP_TOPIC`, which older Java brokers read as well."""
     retrieve_message_from_pop_retry_topic_v1: bool = field(default=True, metadata={"live": True})
     """Whether every other pop reads `%RETRY%GROUP_TOPIC` while `enable_retry_topic_v2` is on."""
     pop_from_retry_probability: int = field(default=20, metadata={"live": True})
