@@ -18,6 +18,7 @@ from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.spark.sessions import local_session
 from kourou.testing.process import Serving
+from tests.spark.conftest import SHORT_LIVED
 
 Publish = Callable[[Sequence[Message]], list[str]]
 """Function that creates the topic with two queues, sends the messages, and returns their ids."""
@@ -76,6 +77,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
     }
     session = local_session("kourou-tests", config=config)
     session.sparkContext.setLogLevel("OFF")

@@ -19,6 +19,9 @@ from kourou.testing.process import Serving
 Publish = Callable[[Sequence[Message]], None]
 """Function that creates the topic with two queues, and sends the messages one by one."""
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a Java process that runs small jobs: 26 s of CPU where the usual ones take 44 s."""
+
 
 @pytest.fixture(scope="session")
 def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -47,8 +50,11 @@ def publish(namesrv: str) -> Publish:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    warehouse = str(tmp_path_factory.mktemp("warehouse"))
-    session = local_session("kourou-tests", config={"spark.sql.warehouse.dir": warehouse})
+    config = {
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+    }
+    session = local_session("kourou-tests", config=config)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

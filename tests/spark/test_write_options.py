@@ -117,9 +117,9 @@ def test_bodies_are_compressed_only_on_request() -> None:
 def test_a_repeated_task_sends_nothing_if_its_rows_may_be_stored(
     delivery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = TaskContext()
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    task = TaskContext()  # becomes that of the process
     task._attemptNumber, task._partitionId = 1, 3
-    monkeypatch.setattr(TaskContext, "_taskContext", task)
     options = parse_write_options({**LEAST, "delivery": delivery}, is_stream=False)
     writer = BatchWriter(options, [("body", "binary"), ("topic", "string")])
 
