@@ -213,6 +213,9 @@ _POP_KEYS: Final[Mapping[str, Refusal]] = {
     "enableNotifyBeforePopCalculateLag": Refusal(
         None, "Kourou computes the lag from offsets, and held pops miss no message"
     ),
+    "enablePopBatchAck": Refusal(
+        None, "Kourou stores the acks of a buffered checkpoint within it, and others together"
+    ),
     "enablePopLog": Refusal(None, "Kourou has no log of single pops: trace the messages instead"),
     "enableSkipLongAwaitingAck": Refusal(
         _FALSE,

@@ -97,9 +97,6 @@ class PopConfig:
     """Most checkpoints in the buffer; further ones are stored at once."""
     pop_ck_offset_max_queue_size: int = field(default=20_000, metadata={"live": True})
     """Most checkpoints of one group and queue in the buffer; further ones are stored at once."""
-    enable_pop_batch_ack: bool = field(default=False, metadata={"live": True})
-    """Whether the buffered acks of one checkpoint are stored as one record. Java's brokers before
-    5.0.1 do not read such records."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
