@@ -44,6 +44,8 @@ def topic(publish: Publish) -> str:
         (("dedup", "orders", "--by", "ids"), "property:NAME"),
         (("dedup", "orders", "--within", "0s"), "--within"),
         (("lag", "--every", "x"), "--every"),
+        (("lag", "--out", ""), "--out is blank"),
+        (("archive", "orders", "--into", " "), "--into is blank"),
         (("throughput", "orders", "--follow", "--new"), "omit one"),
         (("throughput", "orders", "--new", "--every", "1s"), "--every is given without --follow"),
         (("archive", "orders", "--into", "x", "--follow", "--every", "0s"), "--every"),

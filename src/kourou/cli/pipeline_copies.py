@@ -11,6 +11,7 @@ from kourou.cli.pipeline_run import (
     ByClock,
     Settings,
     Topics,
+    check_directory,
     event_time,
     run_stream_or_batch,
     select,
@@ -116,6 +117,7 @@ def archive(
 
     if settings.out is not None:
         raise UsageError("--out is not an option of archive: the archive is --into DIRECTORY")
+    check_directory(directory, "--into")
     options = pipeline.Options(
         selection=select(settings.namesrv, topics, "earliest", "now"),
         directory=directory,

@@ -132,8 +132,10 @@ def shared_options(
 
     Raises:
         PackageMissingError: PySpark is not installed.
-        UsageError: `--plot` names no page, or one in a directory that does not exist.
+        UsageError: `--out` is blank, or `--plot` names no page, or one in a directory that does
+            not exist.
     """
+    check_directory(out, "--out")
     if find_spec("pyspark") is None:
         raise PackageMissingError("kourou pipeline", "pyspark", "spark,java")
     if plot is not None and plot.suffix not in (".html", ".htm"):
@@ -150,6 +152,16 @@ def shared_options(
         namesrv=namesrv,
         as_json=as_json,
     )
+
+
+def check_directory(directory: str | None, option: str) -> None:
+    """Refuse a blank name, which a variable that is not set leaves: it means here.
+
+    Raises:
+        UsageError: it is blank.
+    """
+    if directory is not None and not directory.strip():
+        raise UsageError(f"{option} is blank: name a directory, such as ./{option.strip('-')}")
 
 
 def stream_options(
@@ -352,7 +364,8 @@ def _run(
             else:
                 report = compute(spark)
     except BaseException as error:
-        if log_file is not None and log_file.stat().st_size and not isinstance(error, UsageError):
+        is_expected = isinstance(error, UsageError | KeyboardInterrupt)
+        if log_file is not None and log_file.stat().st_size and not is_expected:
             print_stderr(f"the log of Spark's processes is {log_file}")
         elif log_file is not None:
             log_file.unlink()

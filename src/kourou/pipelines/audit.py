@@ -85,6 +85,8 @@ class Options:
         for group in self.groups:
             check_group(group)
         if self.store_path is None:
+            if self.broker_name is not None:
+                raise UsageError("--broker-name is given without --store: it names that broker")
             return
         if self.broker_name is None:
             raise UsageError("--store needs --broker-name: a store does not contain its broker's")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,14 +57,16 @@ def spark_session(name: str, cores: int, *, log_file: Path | None = None) -> Ite
     if active is not None:
         yield active
         return
-    with _stderr_to(log_file):  # only Spark's Java process keeps the file open
-        spark = local_session(name, cores=cores)
+    spark: SparkSession | None = None
     try:
+        with _interrupt_held(), _stderr_to(log_file):  # only Spark's Java process keeps the file
+            spark = local_session(name, cores=cores)
         register(spark)
         spark.sparkContext.setLogLevel("WARN")
         yield spark
     finally:
-        spark.stop()
+        if spark is not None:
+            spark.stop()
 
 
 @contextmanager
@@ -114,6 +118,31 @@ def new_log_file() -> Path:
     descriptor, path = tempfile.mkstemp(prefix="kourou-spark-", suffix=".log")
     os.close(descriptor)
     return Path(path)
+
+
+@contextmanager
+def _interrupt_held() -> Iterator[None]:
+    """Raise the KeyboardInterrupt of a Ctrl-C in this block at its end.
+
+    PySpark that is interrupted while it starts Java removes the directory in which Java then
+    reports its port. Java fails to do so, and never ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def hold(number: int, _frame: object) -> None:
+        received.append(number)
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:  # PySpark sets its own, which cancels jobs
+            signal.signal(signal.SIGINT, before)
+    if received:
+        raise KeyboardInterrupt
 
 
 @contextmanager

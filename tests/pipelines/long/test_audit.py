@@ -275,6 +275,7 @@ def test_traced_message_that_is_not_stored_is_unknown(spark: SparkSession, names
         (("audit", "orders"), "--ledger"),
         (("audit", "orders", "--ledger", "l", "--settle", "soon"), "--settle"),
         (("audit", "orders", "--ledger", "l", "--store", "d"), "--broker-name"),
+        (("audit", "orders", "--ledger", "l", "--broker-name", "b"), "without --store"),
         (("audit", "orders", "--traces", "--store", "d", *OFFLINE_GROUP), "offsets of groups"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import threading
@@ -132,3 +133,31 @@ def test_ctrl_c_ends_a_stream_with_its_report_and_a_later_run_continues(
     assert "6 messages, 0 without key" in out
     assert "This run: 2 read" in out
     assert "0 late" in out
+
+
+def commands_of_children(pid: int) -> bytes:
+    commands = b""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has ended
+            commands += Path(f"/proc/{child}/cmdline").read_bytes()
+    return commands
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_ctrl_c_while_java_starts_leaves_no_process(tmp_path: Path) -> None:
+    """The pipes of the command are open until its last process has ended."""
+    environ = {"KOUROU_NAMESRV": "127.0.0.1:1", "TMPDIR": str(tmp_path)}
+    process = start_command("pipeline", "throughput", "orders", environ=environ)
+    try:
+        pause = threading.Event()
+        while b"org.apache.spark.deploy.SparkSubmit" not in commands_of_children(process.pid):
+            assert process.poll() is None, process.communicate()
+            pause.wait(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+
+    assert (process.returncode, out, err) == (130, "", "")
+    assert not list(tmp_path.glob("kourou-spark-*.log"))
