@@ -6,6 +6,7 @@ Here they write to a file, which is kept only if the job fails.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -38,6 +39,7 @@ _BATCH_FUNCTION: Final = "[FOREACH_BATCH_USER_FUNCTION_ERROR]"
 _PYTHON_ERROR: Final = re.compile(r"^(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _CONDITION: Final = re.compile(r"^\[[A-Z_.0-9]+\] ")
 _ERROR_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_CALL_LOGGER: Final = "py4j.clientserver"  # logs a call that a signal interrupted
 _KINDS: Final = (
     *(UsageError, NoRouteError, ConnectFailedError, ConnectionLostError, RequestTimeoutError),
 )
@@ -79,7 +81,7 @@ def translated_errors() -> Iterator[None]:
         KourouError: as raised in a worker or in the planning of a read.
         JobFailedError: another failure of the job.
     """
-    loggers = [PySparkLogger.getLogger(name) for name in _ERROR_LOGGERS]
+    loggers = [*map(PySparkLogger.getLogger, _ERROR_LOGGERS), logging.getLogger(_CALL_LOGGER)]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
