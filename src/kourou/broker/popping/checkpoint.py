@@ -10,7 +10,7 @@ Source: PopCheckPoint.java, PopReviveService.rePutCK, PopBufferMergeService, apa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -93,6 +93,20 @@ class PopCheckpoint:
         """Acknowledge messages; other offsets are ignored."""
         for offset in offsets:
             self.bits |= self._bit(offset)
+
+    def without(self, offsets: Collection[int]) -> PopCheckpoint:
+        """Return the checkpoint of the other messages."""
+        others = PopCheckpoint(
+            self.key,
+            tuple([offset for offset in self.offsets if offset not in offsets]),
+            self.invisible_ms,
+            0,
+            self.re_puts,
+            self.is_suspended,
+            self.log_end,
+        )
+        others.ack_all(set(self.offsets).difference(self.unacked()))
+        return others
 
     def covers(self, position: int) -> bool:
         """Return whether a message at this position of the commit log may be one of the pop's.
