@@ -79,10 +79,13 @@ class Machine(RuleBasedStateMachine):
             entry = (record.deliver_ms, len(self.wheel) + len(self.queue), record)
             bisect.insort(self.wheel, entry, key=lambda one: one[:2])
 
-    @rule(diffs=st.sets(st.integers(0, 5), min_size=1), invisible_ms=st.integers(1, 6_000))
+    @rule(
+        diffs=st.sets(st.integers(0, 2), min_size=1),
+        invisible_ms=st.sampled_from((1, 1_500, 4_000)),
+    )
     def pop(self, diffs: set[int], invisible_ms: int) -> None:
         start = self.next_offset
-        self.next_offset += 6
+        self.next_offset += 3
         key = CheckpointKey("T", "g", 0, start, self.now_ms, "b")
         offsets = tuple(start + diff for diff in sorted(diffs))
         self.pops.append(Popped(key, offsets, invisible_ms))
@@ -92,24 +95,24 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.pops)
     @rule(data=st.data())
     def ack(self, data: Any) -> None:
-        pop = data.draw(st.sampled_from(self.pops[-6:]))
+        pop = data.draw(st.sampled_from(self.pops[-3:]))
         offsets = tuple(data.draw(st.sets(st.sampled_from(pop.offsets), min_size=1)))
         self.acked.update(offsets)
         if self.now_ms < pop.revive_ms:
             self.acked_in_time.update(offsets)
         self.put(Record(pop.key, offsets, 0, pop.revive_ms, is_ack=True))
 
-    @rule(ms=st.integers(1, 3_000))
+    @rule(ms=st.sampled_from((1, 600, 2_500, 12_000)))
     def wait(self, ms: int) -> None:
         self.now_ms += ms
 
-    @rule(share=st.integers(1, 4))
+    @rule(share=st.sampled_from((1, 4, 4)))
     def run_timer(self, share: int) -> None:
         self.level_ms += (self.now_ms - self.level_ms) * share // 4
         while self.wheel and self.wheel[0][0] <= self.level_ms:
             self.queue.append(self.wheel.pop(0)[2])
 
-    @rule(count=st.integers(1, 10))
+    @rule(count=st.sampled_from((1, 3, 20)))
     def read(self, count: int) -> None:
         for _ in range(count):
             at = self.window.next_offset
