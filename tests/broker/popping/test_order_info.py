@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,9 +20,11 @@ from kourou.broker.popping.order_info import (
     OrderedQueue,
     OrderInfos,
 )
+from kourou.protocol.popping.order_file import decode_order_info_table, encode_order_info_parts
 from tests.golden_exchanges import exchanges, recorded
 
 Q = OrderedQueue("T", "g", 0)
+VECTORS = Path(__file__).parents[2] / "golden" / "vectors" / "order_pops.json"
 OTHER = OrderedQueue("T", "g", 1)
 NOTHING = OrderAck()
 
@@ -318,6 +323,54 @@ def test_answers_recorded_from_java_are_repeated() -> None:
     assert infos.change(queue, 3, pop_time_ms, visible_at_ms)
     assert infos.take_ended(visible_at_ms) == [queue]
     pop_recorded(infos, "200050_POP_MESSAGE_pop-order-redelivered-count")
+
+
+def repeat_call(infos: OrderInfos, call: str, now_ms: int) -> str | None:
+    """Repeat a recorded call of Java's class; return the result in its form; None without one."""
+    kind, queue_id, *arguments = call.split(" ")
+    queue = OrderedQueue("T", "g", int(queue_id))
+    attempt = None if arguments[:1] == ["-"] else "".join(arguments[:1])
+    if kind == "U":
+        pop_time_ms, invisible_ms = map(int, arguments[1:3])
+        offsets = [int(text) for text in arguments[3].split(",")]
+        pop = OrderedPop(offsets, pop_time_ms, invisible_ms, attempt)
+        counts = infos.add_pop(queue, pop, now_ms)
+        texts = [f"0 qo{queue_id}%{offset} {count}" for offset, count in counts.by_offset.items()]
+        return "U " + ";".join([*texts, f"0 {queue_id} {counts.least}"])
+    if kind == "B":
+        reason = infos.block(queue, now_ms, attempt_id=attempt, invisible_ms=int(arguments[1]))
+        return "B false" if reason is None else "B true"
+    if kind == "C":
+        offset, pop_time_ms = map(int, arguments)
+        result = infos.ack(queue, offset, pop_time_ms, None, now_ms)
+        if result.is_illegal:
+            return "C -1"
+        return "C -2" if result.commit_offset is None else f"C {result.commit_offset}"
+    if kind == "V":
+        offset, pop_time_ms, visible_at_ms = map(int, arguments)
+        infos.change(queue, offset, pop_time_ms, visible_at_ms)
+    else:
+        infos.clear(queue, now_ms)
+    return None
+
+
+def test_calls_of_javas_class_have_the_same_results() -> None:
+    recorded_calls = json.loads(VECTORS.read_text())
+    now_ms = recorded_calls["now_ms"]
+    infos = OrderInfos()
+    results = [repeat_call(infos, call, now_ms) for call in recorded_calls["calls"]]
+    assert [result for result in results if result is not None] == recorded_calls["results"]
+
+    table = decode_order_info_table(recorded_calls["table"].encode())
+    for queue_id, expected in table.table["T@g"].items():
+        info = infos.find(OrderedQueue("T", "g", queue_id))
+        assert info is not None
+        at_ms = expected.last_consume_timestamp
+        times = expected.next_visible_times  # Java's also have those of acknowledged messages
+        assert replace(info, last_consume_timestamp=at_ms, next_visible_times=times) == expected
+    assert len(infos) == len(table.table["T@g"])
+    text = b"".join(encode_order_info_parts(1, table.table.items()))
+    assert text == recorded_calls["table"].encode()
 
 
 class OrderMachine(RuleBasedStateMachine):
