@@ -134,12 +134,24 @@ def test_change_that_is_not_stored_leaves_the_message_as_it_was(in_flight: InFli
 def test_revived_checkpoint_is_replaced_by_later_ones(in_flight: InFlight) -> None:
     now_ms = POP_MS + 60_000
     later = [checkpoint().re_put(offset, now_ms) for offset in (100, 102)]
-    in_flight.replace(KEY, later)
+    in_flight.revive(KEY, (100, 101, 102), later)
 
     assert in_flight.unacked(KEY) == [100]  # the first message's has the same key
     assert in_flight.revive_at_ms(KEY) == now_ms + 10_000
     assert in_flight.unacked(later[1].key) == [102]
     assert (in_flight.checkpoint_count, in_flight.message_count) == (2, 2)
+
+
+def test_message_that_is_not_revived_stays_in_flight(in_flight: InFlight) -> None:
+    in_flight.ack(KEY, 101)
+    in_flight.revive(KEY, (100,))
+
+    assert in_flight.unacked(KEY) == [102]
+    assert in_flight.revive_at_ms(KEY) == POP_MS + 60_000
+    in_flight.revive(KEY, (102,))
+    assert not in_flight.is_live(KEY)
+    in_flight.revive(KEY, (102,))
+    assert in_flight.message_count == 0
 
 
 def test_checkpoint_added_twice_has_all_messages(in_flight: InFlight) -> None:

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint
+from kourou.broker.popping.in_flight import DueCopies, InFlight
 from kourou.broker.popping.revive_window import HeldCheckpoint, ReviveWindow
 
 LEAD_MS = 1_000
@@ -35,6 +36,9 @@ class Record:
     deliver_ms: int
     is_ack: bool
     re_puts: int = 0
+
+    def checkpoint(self) -> PopCheckpoint:
+        return PopCheckpoint(self.key, self.offsets, self.invisible_ms, re_puts=self.re_puts)
 
 
 @dataclass
@@ -90,17 +94,22 @@ class Machine(RuleBasedStateMachine):
         offsets = tuple(start + diff for diff in sorted(diffs))
         self.pops.append(Popped(key, offsets, invisible_ms))
         deliver_ms = self.now_ms + invisible_ms - LEAD_MS
-        self.put(Record(key, offsets, invisible_ms, deliver_ms, is_ack=False))
+        record = Record(key, offsets, invisible_ms, deliver_ms, is_ack=False)
+        self.before_pop(record)
+        self.put(record)
 
     @precondition(lambda self: self.pops)
     @rule(data=st.data())
     def ack(self, data: Any) -> None:
         pop = data.draw(st.sampled_from(self.pops[-3:]))
         offsets = tuple(data.draw(st.sets(st.sampled_from(pop.offsets), min_size=1)))
+        if not self.is_ack_needed(pop.key, offsets):
+            return
         self.acked.update(offsets)
         if self.now_ms < pop.revive_ms:
             self.acked_in_time.update(offsets)
         self.put(Record(pop.key, offsets, 0, pop.revive_ms, is_ack=True))
+        self.after_ack(pop.key, offsets)
 
     @rule(ms=st.sampled_from((1, 600, 2_500, 12_000)))
     def wait(self, ms: int) -> None:
@@ -110,7 +119,9 @@ class Machine(RuleBasedStateMachine):
     def run_timer(self, share: int) -> None:
         self.level_ms += (self.now_ms - self.level_ms) * share // 4
         while self.wheel and self.wheel[0][0] <= self.level_ms:
-            self.queue.append(self.wheel.pop(0)[2])
+            record = self.wheel.pop(0)[2]
+            if self.needs_copy(record):
+                self.queue.append(record)
 
     @rule(count=st.sampled_from((1, 3, 20)))
     def read(self, count: int) -> None:
@@ -122,10 +133,7 @@ class Machine(RuleBasedStateMachine):
             if record.is_ack:
                 self.window.read_ack(at, record.key, record.offsets, record.deliver_ms)
             else:
-                checkpoint = PopCheckpoint(
-                    record.key, record.offsets, record.invisible_ms, re_puts=record.re_puts
-                )
-                self.window.read_checkpoint(at, checkpoint, record.deliver_ms)
+                self.window.read_checkpoint(at, record.checkpoint(), record.deliver_ms)
 
     @rule(limit=st.integers(1, 5))
     def find_due(self, limit: int) -> None:
@@ -147,6 +155,7 @@ class Machine(RuleBasedStateMachine):
     def revive(self, data: Any) -> None:
         """Store each message or a checkpoint for it."""
         held = self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
+        later = []
         for offset in held.checkpoint.unacked():
             if data.draw(st.integers(0, 3)):
                 self.revived[offset] = self.revived.get(offset, 0) + 1
@@ -157,7 +166,8 @@ class Machine(RuleBasedStateMachine):
                 again.key, again.offsets, again.invisible_ms, deliver_ms, False, again.re_puts
             )
             self.put(record)
-        self.window.settle(held)
+            later.append(again)
+        self.settle(held, later)
 
     @precondition(lambda self: self.under_way)
     @rule()
@@ -175,6 +185,7 @@ class Machine(RuleBasedStateMachine):
         self.crashes += 1
         self.under_way.clear()
         self.window = self.opened()
+        self.after_crash()
 
     @invariant()
     def commit_is_behind_what_is_read(self) -> None:
@@ -205,8 +216,67 @@ class Machine(RuleBasedStateMachine):
         for held in self.under_way + found:
             for offset in held.checkpoint.unacked():
                 self.revived[offset] = self.revived.get(offset, 0) + 1
-            self.window.settle(held)
+            self.settle(held, [])
         self.under_way.clear()
+
+    def settle(self, held: HeldCheckpoint, later: list[PopCheckpoint]) -> None:
+        self.window.settle(held)
+
+    def before_pop(self, record: Record) -> None:
+        """Do nothing: a broker without a table of messages in flight."""
+
+    def is_ack_needed(self, key: CheckpointKey, offsets: tuple[int, ...]) -> bool:
+        return True
+
+    def after_ack(self, key: CheckpointKey, offsets: tuple[int, ...]) -> None:
+        """Do nothing."""
+
+    def needs_copy(self, record: Record) -> bool:
+        return True
+
+    def after_crash(self) -> None:
+        """Do nothing."""
+
+
+class SkippedCopies(Machine):
+    """A broker that knows what is in flight, and skips copies that are not needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_flight = InFlight("b")
+        self.copies = DueCopies(self.in_flight)
+        self.copies.is_complete = True
+
+    def before_pop(self, record: Record) -> None:
+        self.in_flight.add(record.checkpoint())
+
+    def is_ack_needed(self, key: CheckpointKey, offsets: tuple[int, ...]) -> bool:
+        return all(self.in_flight.is_in_flight(key, offset) for offset in offsets)
+
+    def after_ack(self, key: CheckpointKey, offsets: tuple[int, ...]) -> None:
+        assert self.in_flight.ack_all(key, offsets) == list(offsets)
+
+    def needs_copy(self, record: Record) -> bool:
+        if record.is_ack:
+            return self.copies.needs_ack(record.key, record.deliver_ms)
+        return self.copies.needs_checkpoint(record.key, record.deliver_ms + LEAD_MS)
+
+    def settle(self, held: HeldCheckpoint, later: list[PopCheckpoint]) -> None:
+        super().settle(held, later)
+        self.in_flight.revive(held.checkpoint.key, held.checkpoint.offsets, later)
+
+    def after_crash(self) -> None:
+        """Load what is in flight from the records that are not handled."""
+        self.in_flight = InFlight("b")
+        self.copies = DueCopies(self.in_flight)
+        records = self.queue[self.committed + 1 :] + [record for _, _, record in self.wheel]
+        for record in records:
+            if not record.is_ack:
+                self.in_flight.add(record.checkpoint())
+        for record in records:
+            if record.is_ack:
+                self.in_flight.ack_all(record.key, record.offsets)
+        self.copies.is_complete = True
 
 
 class FullWindow(Machine):
@@ -220,5 +290,7 @@ class FullWindow(Machine):
 
 TestAnyOrder = Machine.TestCase
 TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+TestSkippedCopies = SkippedCopies.TestCase
+TestSkippedCopies.settings = TestAnyOrder.settings
 TestFullWindow = FullWindow.TestCase
 TestFullWindow.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kourou.errors import MalformedHeaderError
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.popping.headers import PopMessageResponseHeader
+from kourou.protocol.popping.info_strings import parse_offsets, parse_start_offsets
 from kourou.protocol.popping.receipt_handles import ReceiptHandle, decode_receipt_handle
+from kourou.protocol.record.decode import decode_messages
 from tests.golden_exchanges import exchanges
 from tests.protocol.popping.vectors import VECTORS
 
@@ -85,3 +89,23 @@ def test_handles_that_java_clients_sent_are_read_and_written_unchanged() -> None
     for text in sent:
         if text not in malformed:
             assert decode_receipt_handle(text).encode() == text
+
+
+def test_handles_in_recorded_messages_agree_with_the_header_of_the_pop() -> None:
+    kinds = set()
+    for exchange in exchanges().values():
+        if exchange.code != RequestCode.POP_MESSAGE or exchange.response is None:
+            continue
+        for message in decode_messages(exchange.response.command.body):
+            text = message.properties.get("POP_CK")
+            if text is None:
+                continue
+            handle = decode_receipt_handle(text)
+            header = exchange.response.command.header(PopMessageResponseHeader)
+            key = handle.kind, str(handle.queue_id)
+            kinds.add(handle.kind)
+            assert handle[1:4] == (header.pop_time, header.invisible_time, header.revive_qid)
+            assert handle.broker_name == "broker-a"
+            assert handle.start_offset == parse_start_offsets(header.start_offset_info or "")[key]
+            assert handle.offset in parse_offsets(header.msg_offset_info or "")[key]
+    assert "1" in kinds

@@ -91,8 +91,12 @@ class PopCheckpoint:
 
     def ack_all(self, offsets: Iterable[int]) -> None:
         """Acknowledge messages; other offsets are ignored."""
-        for offset in offsets:
-            self.bits |= self._bit(offset)
+        acked = frozenset(offsets)
+        bit = 1
+        for offset in self.offsets:
+            if offset in acked:
+                self.bits |= bit
+            bit <<= 1
 
     def without(self, offsets: Collection[int]) -> PopCheckpoint:
         """Return the checkpoint of the other messages."""
@@ -170,10 +174,9 @@ def checkpoint_of(
     count = max(record.count, 0)
     start, bits = record.start_offset, record.bits
     if record.diffs:
-        listed = [start + diff for diff in record.diffs[:count]]
-        offsets = tuple(dict.fromkeys(listed))
-        if len(offsets) < len(listed):
-            bits = 0
+        offsets = tuple([start + diff for diff in record.diffs[:count]])
+        if len(frozenset(offsets)) < len(offsets):
+            offsets, bits = tuple(dict.fromkeys(offsets)), 0
     else:
         offsets = tuple(range(start, start + count))
     return PopCheckpoint(

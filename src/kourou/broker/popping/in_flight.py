@@ -9,8 +9,9 @@ Order of calls
 A pop calls `add` before it puts the checkpoint, because one with a short invisible time is
 delivered at once; and `settle` if the put fails. An ack calls `ack` when its record is stored: the
 checkpoint is needed until then. A change calls `change` before it puts the new checkpoint and the
-ack, and then `change_stored` or `change_failed`. A revival calls `replace` when all messages are
-stored again.
+ack, and then `change_stored` or `change_failed`. A revival calls `revive` when the messages are
+stored again. After a start, all checkpoints that are not handled are added before any of their acks
+is applied.
 
 Memory
 ------
@@ -104,7 +105,9 @@ class InFlight:
             queue = self._queues[key[:3]] = _Queue()
         entry = self._entry_key(key)
         if entry in queue.entries:
-            self.replace(key, [self._joined(checkpoint)])
+            checkpoint = self._joined(checkpoint)
+            self.settle(key)
+            self.add(checkpoint)
             return
         start = key.start_offset
         diffs = [offset - start for offset in offsets]
@@ -194,12 +197,18 @@ class InFlight:
         self._subtract(queue, key[:3], count)
         return count
 
-    def replace(self, key: CheckpointKey, later: Iterable[PopCheckpoint]) -> None:
-        """Remove a checkpoint whose messages are revived, or in later checkpoints, which are added.
+    def revive(
+        self, key: CheckpointKey, offsets: Sequence[int], later: Iterable[PopCheckpoint] = ()
+    ) -> None:
+        """Remove messages that are revived, or in later checkpoints, which are added.
 
         A later checkpoint may have the same key.
         """
+        left = [offset for offset in self.unacked(key) if offset not in offsets]
+        revive_at_ms = self.revive_at_ms(key)
         self.settle(key)
+        if revive_at_ms is not None and left:
+            self.add(PopCheckpoint(key, tuple(left), revive_at_ms - key.pop_time_ms))
         for checkpoint in later:
             self.add(checkpoint)
 
