@@ -11,6 +11,10 @@ not stored, of up to `pop_ck_stay_buffer_time_ms` (10 s): their messages are del
     storing      being stored: it was due, or not accepted refused: the caller stores them
     done         acknowledged or stored                    -
 
+So the log may hold a checkpoint of a queue without those of earlier pops. A start that concludes
+from a stored checkpoint that the group may commit the offset after it would lose their messages: it
+may do so only from the committed offset on, without a gap.
+
 Java joins the parts of a key without separator, so that queue 1 with offset 11 and queue 11 with
 offset 1 collide; here keys are tuples. Java also visits all checkpoints each 5 ms; here those that
 are due are in a heap.
