@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -34,6 +35,38 @@ _STORED_WITHIN_MS: Final = 60_000
 """Time after which a recall is in the wheel, or was refused."""
 
 
+class TimerLevel:
+    """The time up to which all due messages are delivered; see `Timers.level_ms`.
+
+    A mark is a time, and the end of the timer topic at that time. The mark is reached when the
+    wheel has all messages below that end, and none that was due by that time is left.
+
+    Attributes:
+        at_ms: the time of the last mark that was reached; 0 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.at_ms = 0
+        self._mark: tuple[int, int] | None = None
+
+    def mark(self, now_ms: int, end: int) -> None:
+        """Set a mark, unless the last one has not been reached yet."""
+        if self._mark is None or now_ms < self._mark[0]:  # the clock was set back
+            self._mark = (now_ms, end)
+
+    def advance(self, queue_offset: int, undelivered_from_ms: int) -> None:
+        """Raise the level if the mark is reached.
+
+        Args:
+            queue_offset: first message of the timer topic that is not in the wheel.
+            undelivered_from_ms: no message due before this time is left in the wheel.
+        """
+        if self._mark is not None:
+            at_ms, end = self._mark
+            if queue_offset >= end and undelivered_from_ms > at_ms:
+                self.at_ms, self._mark = at_ms, None
+
+
 class LoadedSlots:
     """The next slots to deliver.
 
@@ -53,6 +86,7 @@ class LoadedSlots:
         self._offload = context.offload
         self._wake = wake
         self.by_second: dict[int, NearSlot] = {}
+        self._taken: Counter[int] = Counter()  # due times of messages being delivered
         self._recalled: dict[RecallKey, int] = {}  # -> second until which the recall is kept
         self._kept_from = self._read_second = 0
         self._loads: set[asyncio.Task[None]] = set()
@@ -133,14 +167,35 @@ class LoadedSlots:
             near = self.by_second[second]
             while near.heap and len(due) < count and due_of(near.heap[0]) <= now_ms:
                 near.outstanding += 1
-                due.append((near, heappop(near.heap)))
+                number = heappop(near.heap)
+                self._taken[due_of(number)] += 1
+                due.append((near, number))
         return due
 
     def push_back(self, due: Sequence[tuple[NearSlot, int]]) -> None:
         """Return messages of `pop_due` to their slots."""
         for near, number in due:
-            near.outstanding -= 1
+            self.settle(near, number)
             heappush(near.heap, number)
+
+    def settle(self, near: NearSlot, number: int) -> None:
+        """Note the end of the delivery of a message of `pop_due`."""
+        near.outstanding -= 1
+        due_at_ms = due_of(number)
+        self._taken[due_at_ms] -= 1
+        if not self._taken[due_at_ms]:
+            del self._taken[due_at_ms]
+
+    def first_undelivered_ms(self, files: TimerFiles) -> int:
+        """Return a time before which no message of the wheel is due and undelivered."""
+        slots = self.by_second
+        if any(slot.is_loading for slot in slots.values()):
+            return 0
+        times = [due_of(slot.heap[0]) for slot in slots.values() if slot.heap]
+        times.append(min(self._taken, default=2**62))
+        seconds = files.wheel.next_seconds(2**62, len(slots) + 1)
+        times += [second * PRECISION_MS + 1 for second in seconds if second not in slots][:1]
+        return min(times)
 
     # Recalls
 

@@ -7,12 +7,13 @@ of one second take 60 MB. Pure, except for `load_slot`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kourou.errors import CorruptRecordError
-from kourou.store.timer.layouts import TimerUnit
+from kourou.protocol.hashing import java_string_hash
+from kourou.store.timer.layouts import TimerSlot, TimerUnit
 from kourou.store.timer.timer_log import TimerLog
 
 log = logging.getLogger(__name__)
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 NEAR_SLOTS: Final = 3
 """Limit on slots in memory: the one that is being delivered, and the next."""
 
+_NO_HASH: Final = 0
+"""The topic's hash in units of messages that were moved to another slot."""
 _OFFSET_SHIFT: Final = 33
 _DUE_SHIFT: Final = 97
 _SIZE_MASK: Final = 2**32 - 1
@@ -121,6 +124,29 @@ def load_slot(
     heap.sort()
     records = (read_record(offset) for offset in deletes)
     return LoadedUnits(heap, [record for record in records if record is not None])
+
+
+def waiting_positions(
+    timer_log: TimerLog, slots: Iterable[TimerSlot], topics: Iterable[str]
+) -> list[int]:
+    """Return the log positions of the messages of slots for some topics, sorted; may block.
+
+    Some may be of other topics, whose names have the same hash. A damaged chain is cut short.
+
+    Raises:
+        OSError: the timer log cannot be read.
+    """
+    hashes = {java_string_hash(topic) for topic in topics} | {_NO_HASH}
+    found: list[int] = []
+    for slot in slots:
+        try:
+            for _, unit in timer_log.chain(slot.last):
+                if unit.topic_hash in hashes:
+                    found.append(unit.physical_offset)
+        except CorruptRecordError as error:
+            log.warning("timer_slot.damaged second=%d reason=%s", slot.second, error)
+    found.sort()
+    return found
 
 
 def _add_unit(unit: TimerUnit, heap: list[int], deletes: list[int]) -> None:

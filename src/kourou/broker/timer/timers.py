@@ -24,18 +24,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final
 
 from kourou.broker.context import BrokerContext
-from kourou.broker.timer.loaded_slots import FAILED_RETRY_MS, LoadedSlots
+from kourou.broker.timer.loaded_slots import FAILED_RETRY_MS, LoadedSlots, TimerLevel
 from kourou.broker.timer.near_slots import (
     NEAR_SLOTS,
     DueEntry,
     NearSlot,
     due_of,
     unpack_entry,
+    waiting_positions,
 )
 from kourou.broker.timer.scheduling import TimerPlacement
 from kourou.broker.timer.timer_counts import TimerCounts
@@ -93,6 +94,7 @@ class Timers:
         self._paused_until_ms = 0
         self._set_aside_rate = LogRate()
         self._skip_rate = LogRate()
+        self._level = TimerLevel()
         self._files: TimerFiles | None = None
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -176,6 +178,37 @@ class Timers:
         slots = self._slots.by_second
         dues = [due_of(slot.heap[0]) for slot in slots.values() if slot.heap]
         return max(0, self._clock.now_ms() - min(dues)) if dues else 0
+
+    @property
+    def level_ms(self) -> int:
+        """The time up to which all due messages are delivered, epoch milliseconds.
+
+        A message that was accepted before that time, and was due by then, is visible in its
+        destination queue, or was recalled. 0 before the recovery has ended, or if the timer is off.
+        """
+        files = self._files
+        if files is None or files.queue_offset < self._recover_until:
+            return 0
+        level = self._level
+        intake, now_ms = self._intake, self._clock.now_ms()
+        for _ in range(2):  # the second round confirms a mark that is reached already
+            level.advance(files.queue_offset, self._slots.first_undelivered_ms(files))
+            level.mark(now_ms, intake.end)
+        return level.at_ms
+
+    async def waiting_records(self, topics: Iterable[str]) -> list[int]:
+        """Return the log positions of messages for some topics that wait in the wheel, sorted.
+
+        Some may be of other topics, whose names have the same hash.
+
+        Raises:
+            OSError: the timer log cannot be read.
+        """
+        files = self._files
+        if files is None:
+            return []
+        slots = files.wheel.slots()
+        return await self._offload(waiting_positions, files.log, slots, tuple(topics))
 
     def placement(self, random: Random) -> TimerPlacement:
         """Return the object that places scheduled messages."""
@@ -325,13 +358,13 @@ class Timers:
                 timer = self._with_delivery_queue(timer)
             draft, key = due_timer_draft(timer, now_ms, written_at_ms, is_roll=entry.is_roll)
         except MalformedMessageError as error:
-            self._settle(near)
+            self._settle(near, number)
             self._log_skipped(str(error))
             return
         is_final = not entry.is_roll and not timer.is_delete
         if (is_final and self._slots.is_recalled(timer.key)) or self._was_delivered(key):
             self.counts.dequeued(timer.counted_topic)
-            self._settle(near)
+            self._settle(near, number)
             return
         if near.first_put is None:
             near.first_put = self._reader.written_position
@@ -392,13 +425,13 @@ class Timers:
             if result.status is PutStatus.MESSAGE_ILLEGAL:
                 log.error("timer_record.passed_over reason=%s", result.reason)
             self.counts.delivered(topic, result)
-            self._settle(near)
+            self._settle(near, number)
         half = self._config.current.timer.timer_in_flight_max // 2
         if self._is_stopping or self._in_flight in (0, half):
             self._wake.set()
 
-    def _settle(self, near: NearSlot) -> None:
-        near.outstanding -= 1
+    def _settle(self, near: NearSlot, number: int) -> None:
+        self._slots.settle(near, number)
         if near.is_done:
             self._wake.set()
 
