@@ -26,11 +26,12 @@ class DeferredReplies:
         self._running: set[asyncio.Task[None]] = set()
 
     def answer(
-        self, request: Request, serve: Callable[[], Coroutine[Any, Any, RemotingCommand]]
+        self, request: Request, serve: Callable[[], Coroutine[Any, Any, RemotingCommand | None]]
     ) -> None:
         """Answer the request with the result of `serve`, or with the error it raises.
 
-        Returns immediately. A oneway request is served but not answered.
+        Returns immediately. A oneway request is served but not answered. If the result is None, it
+        is answered by something that `serve` has started.
 
         Raises:
             SystemBusyError: `running_max` coroutines run already; `serve` was not called.
@@ -53,11 +54,12 @@ class DeferredReplies:
 
 
 async def _serve(
-    request: Request, serve: Callable[[], Coroutine[Any, Any, RemotingCommand]]
+    request: Request, serve: Callable[[], Coroutine[Any, Any, RemotingCommand | None]]
 ) -> None:
     try:
         answer = await serve()
     except Exception as error:  # noqa: BLE001 - it becomes the answer, and is logged there
         reply_error(request, error)
     else:
-        request.reply(answer)
+        if answer is not None:
+            request.reply(answer)

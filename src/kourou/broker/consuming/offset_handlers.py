@@ -6,9 +6,9 @@ Source: ConsumerManageProcessor.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
+from kourou.broker.consuming.young_queues import YoungQueues, queue_nums
 from kourou.broker.context import BrokerContext
 from kourou.broker.reserved import check_not_reserved
-from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.offsets import (
@@ -35,7 +35,7 @@ class OffsetHandlers:
         self._topics = context.topics
         self._offsets = offsets
         self._store = context.store.reader
-        self._resident_bytes = context.config.store.resident_bytes
+        self._young = YoungQueues(context)
 
     def on_query_consumer_offset(self, request: Request) -> RemotingCommand:
         """Answer with the committed offset, with 0 if a new group may begin there, or with code 22.
@@ -49,7 +49,7 @@ class OffsetHandlers:
         topic, queue_id = header.topic, header.queue_id
         committed = self._offsets.query(header.consumer_group, topic, queue_id)
         if committed is None:
-            if header.set_zero_if_not_found is False or not self._is_young(topic, queue_id):
+            if header.set_zero_if_not_found is False or not self._young.contains(topic, queue_id):
                 text = f"group {header.consumer_group} has no offset of queue {queue_id} of {topic}"
                 return self._with_topic_begin(
                     response(command, ResponseCode.QUERY_NOT_FOUND, text), topic
@@ -109,29 +109,6 @@ class OffsetHandlers:
         answer.ext_fields[TOPIC_BEGIN_FIELD] = str(self._store.topic_begin(topic))
         return answer
 
-    def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Return whether the queue's first message is in memory, or has not arrived yet.
-
-        An empty queue counts too, so that the answer does not depend on whether the first message
-        arrives before or after the query. A client without an offset would request the end of the
-        queue next, and skip messages that arrive in between.
-        """
-        if self._store.min_offset(topic, queue_id) > 0:
-            return False
-        if not self._store.max_offset(topic, queue_id):
-            return self._has_queue(topic, queue_id)
-        if not self._resident_bytes:
-            return True
-        first = self._store.entry_if_resident(topic, queue_id, 0)
-        if first is None:
-            return False  # the record is not in memory either, and the loop must not block
-        return self._store.written_position - first.physical_offset <= self._resident_bytes
-
-    def _has_queue(self, name: str, queue_id: int) -> bool:
-        """Return whether the topic exists and has a queue with this id."""
-        topic = self._topics.get(name)
-        return topic is not None and 0 <= queue_id < queue_nums(topic)
-
 
 def is_for_deleted_topic(command: RemotingCommand, topic_begin: int) -> bool:
     """Return whether the client's request is for a topic that has been deleted since.
@@ -147,11 +124,3 @@ def is_for_deleted_topic(command: RemotingCommand, topic_begin: int) -> bool:
 def recreated_remark(topic: str) -> str:
     """Return the remark for a request for a topic that was deleted and created again."""
     return f"topic {topic} was deleted and created again: its earlier offsets are no longer valid"
-
-
-def queue_nums(topic: TopicConfig) -> int:
-    """Return the number of queues for which offsets may be committed.
-
-    A topic with a reduced number of read queues still has the queues that are being drained.
-    """
-    return max(topic.read_queue_nums, topic.write_queue_nums)
