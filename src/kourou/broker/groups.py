@@ -12,7 +12,7 @@ Source: SubscriptionGroupManager.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
@@ -44,6 +44,7 @@ class Groups:
 
     Attributes:
         auto_create: whether the first use of a group creates it; may change at any time.
+        on_group_changed: called with the name of each group that was changed or deleted.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class Groups:
         self._clock = clock
         self._quota = HostQuota(GROUPS_MAX) if quota is None else quota
         self.auto_create = auto_create
+        self.on_group_changed: Callable[[str], None] = lambda _name: None
         self._refusals = LogRate()
         self._saver = ConfigSaver(file, self._encode, offload)
         text = file.load()
         table = SubscriptionGroupTable() if text is None else decode_subscription_group_table(text)
         self._version = table.data_version
         self._groups = dict(table.groups)
+        self._unsaved: set[str] = set()
         self._forbidden = {group: dict(topics) for group, topics in table.forbidden.items()}
         self._groups.setdefault(TOOLS_GROUP, SubscriptionGroup(TOOLS_GROUP))
         self._text = GroupTableEncoder()
@@ -153,19 +156,25 @@ class Groups:
         """
         name = group.group_name
         self._check_new(name)
-        if self._groups.get(name) != group:
+        before = self._groups.get(name)
+        if before != group:
             self._groups[name] = group
+            self._unsaved.add(name)
             self._text.put(group)
             self._changed()
+            if before is not None:
+                self.on_group_changed(name)
 
     def delete(self, name: str) -> bool:
         """Delete the group and its read bans, and return whether it existed."""
         if self._groups.pop(name, None) is None:
             return False
+        self._unsaved.discard(name)
         self._text.remove(name)
         self._quota.remove(name)
         self._forbidden.pop(name, None)
         self._changed()
+        self.on_group_changed(name)
         log.info("group.deleted name=%s", name)
         return True
 
@@ -211,7 +220,13 @@ class Groups:
         Raises:
             OSError: the file could not be written; it is unchanged.
         """
+        saved = set(self._unsaved)
         await self._saver.save()
+        self._unsaved -= saved
+
+    def is_saved(self, name: str) -> bool:
+        """Return whether the group is in the file, so that it survives a crash."""
+        return name in self._groups and name not in self._unsaved
 
     def _refusal(self, name: str, host: str | None) -> str | None:
         """Return why a client of the host cannot create the group by using it; None if it can."""

@@ -58,7 +58,6 @@ class Tables:
         Raises:
             CorruptRecordError: neither a file nor its backup parses.
         """
-        is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.topics = Topics(
             ConfigFile(disk, TOPICS_FILE, decode_topic_config_table, restores=True),
             config,
@@ -77,14 +76,7 @@ class Tables:
             ConfigFile(disk, MODES_FILE, decode_message_request_modes, restores=True),
             runtime.offload,
         )
-        self.offsets = ConsumerOffsets(
-            ConfigFile(disk, OFFSETS_FILE, parse_consumer_offsets, restores=True),
-            runtime.offload,
-            runtime.clock,
-            # In sync mode no consumer can commit an offset of a record that is not synced.
-            None if is_sync else store.reader,
-            config.host_quota(PAIRS_MAX),
-        )
+        self.offsets = _load_offsets(config, disk, runtime, store)
         self.offsets.clamp(store.reader.max_offset)
         self.order_infos = _load_order_infos(disk, runtime, self.offsets, store)
         self.filters = ConsumerFilters(
@@ -157,6 +149,21 @@ def _load_order_infos(
     table = OrderInfoTable(file, OrderJournal(disk), runtime.offload, runtime.clock)
     table.recover(offsets, store.reader.max_offset)
     return table
+
+
+def _load_offsets(
+    config: BrokerConfig, disk: Disk, runtime: Runtime, store: MessageStore
+) -> ConsumerOffsets:
+    is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    return ConsumerOffsets(
+        ConfigFile(disk, OFFSETS_FILE, parse_consumer_offsets, restores=True),
+        runtime.offload,
+        runtime.clock,
+        # In sync mode no consumer can commit an offset of a record that is not synced.
+        None if is_sync else store.reader,
+        config.host_quota(PAIRS_MAX),
+        lambda: store.reader.visible_position,
+    )
 
 
 class _StoreClock:

@@ -62,6 +62,7 @@ class Topics:
     Attributes:
         auto_create: whether a send to an unknown topic creates it; may change at any time.
         on_changed: called after each change; has the broker register with the name servers.
+        on_topic_changed: called with the name of each topic that was changed or deleted.
         is_announced: returns whether all reachable name servers have the current topics.
         wait_announced: returns when that is so, after a bounded time at most.
     """
@@ -85,6 +86,7 @@ class Topics:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self.on_changed: Callable[[], None] = lambda: None
+        self.on_topic_changed: Callable[[str], None] = lambda _name: None
         self.is_announced: Callable[[], bool] = lambda: True
         self.wait_announced: Callable[[], Awaitable[None]] = _no_name_servers
         self.auto_create = config.auto_create_topic_enable
@@ -211,10 +213,13 @@ class Topics:
                 f"limit {TOPICS_MAX}; delete some",
             )
         for topic in topics:
-            if self._table.get(topic.name) == topic:
+            before = self._table.get(topic.name)
+            if before == topic:
                 continue
             self._set(topic)
             self._note_change(topic.name)
+            if before is not None:
+                self.on_topic_changed(topic.name)
             log.info(
                 "topic.changed name=%s read_queues=%d write_queues=%d perm=%d",
                 topic.name, topic.read_queue_nums, topic.write_queue_nums, topic.perm,
@@ -227,6 +232,7 @@ class Topics:
         self._text.remove(name)
         self._quota.remove(name)
         self._note_change(name)
+        self.on_topic_changed(name)
         log.info("topic.deleted name=%s", name)
         return True
 

@@ -127,11 +127,16 @@ class DecodedVersion(msgspec.Struct, rename="camel"):
 
 
 class DecodedOffsets(msgspec.Struct, rename="camel"):
-    """Decoded members of the file; both tables map `topic@group` -> queue id -> queue offset."""
+    """Decoded members of the file; both tables map `topic@group` -> queue id -> queue offset.
+
+    Attributes:
+        kourou_log_positions: Kourou's own, see `encode_offset_table_parts`; None in Java's files.
+    """
 
     data_version: DecodedVersion
     offset_table: _Tables
     pull_offset_table: _Tables
+    kourou_log_positions: tuple[_Long, ...] | None = None
 
 
 _decode_offsets: Final = msgspec.json.Decoder(DecodedOffsets).decode
@@ -152,6 +157,7 @@ def encode_offset_table_parts(
     group_topics: Mapping[str, Sequence[str]],
     committed: tuple[Sequence[str], OffsetsOf],
     pulled: tuple[Sequence[str], OffsetsOf],
+    log_positions: tuple[int, int] | None = None,
 ) -> Iterator[bytes]:
     """Yield the parts of the pretty text that `encode_consumer_offset_table` returns.
 
@@ -160,12 +166,16 @@ def encode_offset_table_parts(
         group_topics: sorted groups, each with its sorted topics.
         committed: the sorted keys of the committed offsets, and the function that returns them.
         pulled: the same for the pull offsets.
+        log_positions: positions of the commit log; records below imply no offsets that are missing
+            in the table. They add a member, which Java ignores.
     """
     yield dumps({"dataVersion": to_json(version)}, pretty=True)[: -len(b"\n}")]
     topics = (_group_topics(group, names) for group, names in group_topics.items())
     yield from _object(b"groupTopicMap", topics, 1)
     yield from _object(b"offsetTable", _entries(*committed), _PART_ENTRIES)
     yield from _object(b"pullOffsetTable", _entries(*pulled), _PART_ENTRIES)
+    if log_positions is not None:
+        yield b',\n\t"kourouLogPositions":[%d,%d]' % log_positions
     yield b"\n}"
 
 

@@ -44,6 +44,7 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.data_version import decode_data_version
 from kourou.protocol.offsets import TOPIC_BEGIN_FIELD
+from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2
 from kourou.protocol.stats import (
     GetTopicStatsInfoRequestHeader,
     TopicOffset,
@@ -140,21 +141,38 @@ class TopicAdminHandlers:
         self._check_not_system(name)
 
         async def serve() -> RemotingCommand:
-            try:
-                await self._queue_deletion.delete(name)
-            except StoreError as error:
-                raise ServiceNotAvailableError(
-                    ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {name} cannot be deleted: {error}"
-                ) from error
-            topic = self._topics.get(name)
-            self._topics.delete(name)
-            self._offsets.remove_topic(name)
-            self._stats.on_topic_deleted(name)
-            if topic is not None:
-                self._on_deleted(topic)
+            for one in [*self._pop_retry_topics(name), name]:
+                await self._delete(one)
             return await self._save_and_answer(request)
 
         self._later.answer(request, serve)
+
+    def _pop_retry_topics(self, name: str) -> list[str]:
+        """Return the existing pop retry topics of a topic, which are deleted with it."""
+        if not self._config.current.pop.clear_retry_topic_when_delete_topic:
+            return []
+        groups = self._offsets.groups_of(name)
+        names = [of(group, name) for group in groups for of in (retry_topic_v1, retry_topic_v2)]
+        return [one for one in names if self._topics.get(one) is not None]
+
+    async def _delete(self, name: str) -> None:
+        """Delete one topic with its offsets and statistics.
+
+        Raises:
+            ServiceNotAvailableError: its queues cannot be deleted.
+        """
+        try:
+            await self._queue_deletion.delete(name)
+        except StoreError as error:
+            raise ServiceNotAvailableError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {name} cannot be deleted: {error}"
+            ) from error
+        topic = self._topics.get(name)
+        self._topics.delete(name)
+        self._offsets.remove_topic(name)
+        self._stats.on_topic_deleted(name)
+        if topic is not None:
+            self._on_deleted(topic)
 
     def on_get_topic_config(self, request: Request) -> RemotingCommand:
         """Serve 351: return one topic."""

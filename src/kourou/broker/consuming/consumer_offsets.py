@@ -6,6 +6,9 @@ The file has Java's format (integer keys unquoted, tab indent):
     groupTopicMap     group -> topics; derived, ignored on reading
     offsetTable       "topic@group" -> {queue id: the next queue offset to consume}
     pullOffsetTable   the same form: the next queue offset to pull, which is ahead of the former
+    kourouLogPositions  Kourou's own, positions of the log: the table has all offsets of pops whose
+                      checkpoints lie below the first, and of revives whose messages lie below the
+                      second; after a kill, later ones are found in the log
 
 The offset of a queue is the one committed last. It may go back, by an administrator's reset or a
 second member of the group that started from an older one.
@@ -21,6 +24,7 @@ Source: ConsumerOffsetManager.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
@@ -87,11 +91,21 @@ Table = dict[GroupTopic, dict[int, int]]
 PAIRS_MAX: Final = 500_000
 """Limit on pairs of group and topic with offsets; each takes about 1 KB."""
 
+POSITION_LAG_BYTES_MAX: Final = 256 * 1024 * 1024
+"""The file is written, even if no offset has changed, when its position is this far behind."""
+
 _PART_KEYS: Final = 1_000
+_LOG_POSITIONS: Final = re.compile(rb'"kourouLogPositions":\[([0-9]{1,18}),([0-9]{1,18})\]')
 
 
 class ConsumerOffsets:
-    """Committed offsets of all groups. In memory; `persist` makes them durable."""
+    """Committed offsets of all groups. In memory; `persist` makes them durable.
+
+    Attributes:
+        loaded_positions: positions of the log in the file that was loaded; None without any.
+        revived_position: returns the position of the log before which each revived message is
+            counted in the offset of its revive queue.
+    """
 
     def __init__(
         self,
@@ -100,6 +114,7 @@ class ConsumerOffsets:
         clock: Clock,
         covered_by: LogPositions | None,
         quota: HostQuota | None = None,
+        log_position: Callable[[], int] | None = None,
     ) -> None:
         """Load the file.
 
@@ -111,6 +126,8 @@ class ConsumerOffsets:
                 None in sync mode, in which consumers see only synced messages.
             quota: limit on pairs of group and topic created by the clients of one host; by default
                 the total limit.
+            log_position: returns the position of the log below which all puts are reported as
+                stored; None writes no `kourouLogPositions`.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -124,9 +141,13 @@ class ConsumerOffsets:
         self._committed: Table = {}
         self._pulled: Table = {}
         self._resets: Table = {}
+        self._log_position = log_position
+        self._position = 0  # as saved last
         text = file.load()
         if text is not None:
             self._version, self._committed, self._pulled = parse_consumer_offsets(text)
+        self.loaded_positions = None if text is None else parse_log_positions(text)
+        self.revived_position: Callable[[], int] | None = None
         self._committed_keys, self._pulled_keys = OffsetKeys(), OffsetKeys()
         self._set_keys()
 
@@ -286,7 +307,7 @@ class ConsumerOffsets:
         self._saver.changed()
         return True
 
-    def text(self) -> TextParts:
+    def text(self, log_positions: tuple[int, int] | None = None) -> TextParts:
         """Yield the file's text; each part has the offsets at the time it is built."""
         group_topics: dict[str, list[str]] = {}
         committed, pulled = self._committed_keys.sorted_keys(), self._pulled_keys.sorted_keys()
@@ -302,6 +323,7 @@ class ConsumerOffsets:
             dict(sorted(group_topics.items())),
             (committed, lambda key: self._committed.get(key_of(key))),
             (pulled, lambda key: self._pulled.get(key_of(key))),
+            log_positions,
         )
 
     async def body(self) -> bytes:
@@ -366,7 +388,19 @@ class ConsumerOffsets:
         Raises:
             OSError: the file could not be written; it is as it was.
         """
+        position = self._log_position
+        if position is not None and position() - self._position > POSITION_LAG_BYTES_MAX:
+            self._saver.changed()  # a start after a kill reads the log from the saved position
         return await self._saver.save()
+
+    async def save_position(self) -> None:
+        """Write the file although nothing has changed, so that it has the position of the log.
+
+        Raises:
+            OSError: as `persist`.
+        """
+        self._saver.changed()
+        await self._saver.save()
 
     def _remove(self, is_removed: Callable[[tuple[str, str]], bool]) -> None:
         for table in (self._committed, self._pulled, self._resets):
@@ -384,7 +418,12 @@ class ConsumerOffsets:
 
     def _take(self) -> TextParts:
         self._version = self._version.next(self._clock.now_ms())
-        return self.text()
+        if self._log_position is None:
+            return self.text()
+        self._position = self._log_position()
+        revived = self.revived_position
+        revived_position = self._position if revived is None else revived()
+        return self.text((self._position, min(self._position, revived_position)))
 
 
 def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
@@ -407,6 +446,12 @@ def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
         _table_of(content, "offsetTable"),
         _table_of(content, "pullOffsetTable"),
     )
+
+
+def parse_log_positions(text: bytes) -> tuple[int, int] | None:
+    """Return the positions of the log in a `consumerOffset.json`; None if Java wrote it."""
+    found = _LOG_POSITIONS.search(text)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _table_of(content: Json, name: str) -> Table:
