@@ -19,6 +19,7 @@ from kourou.broker.context import BrokerContext
 from kourou.broker.delays.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delays.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.live_config import LiveConfig
+from kourou.broker.popping.popping import Popping
 from kourou.broker.pulling.consumer_filters import FilterBitMaps
 from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.broker.pulling.pull import PullHandler
@@ -73,6 +74,7 @@ class Components:
         pulls: serves pulls on the general path.
         delay: delivers messages of delay levels when they are due.
         timers: delivers scheduled messages when they are due.
+        popping: serves pops, acks and revives.
         transactions: stores and ends half messages.
         index: keeps the key index up to date with the log.
         arrival_listeners: called with the messages that became visible to consumers, oldest first.
@@ -124,12 +126,16 @@ class Components:
         self.delay: Final = self._build_delay()
         self.transactions: Final = self._build_transactions()
         self.timers: Final = self._build_timers()
+        self.popping: Final = Popping(self.context, self.tables, self.reads, self.timers)
+        self.tables.topics.on_topic_changed = self.popping.on_topic_changed
+        self.tables.groups.on_group_changed = self.popping.on_group_changed
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
         self.arrival_listeners.extend(
             (
                 self.held_pulls.on_arrivals,
                 self.delay.on_arrivals,
                 lambda _: self.timers.on_arrivals(),
+                self.popping.on_arrivals,
                 lambda _: self.index.notify(),
             )
         )

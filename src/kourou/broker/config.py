@@ -204,11 +204,9 @@ class BrokerConfig:
     default_message_request_mode: MessageRequestMode = field(
         default=MessageRequestMode.PULL, metadata={"live": True}
     )
-    """How such members read topics for which no mode has been set (401). Pop is not built yet: with
-    POP the members are told to pull as well, and the log says so."""
+    """How such members read topics for which no mode has been set (401)."""
     default_pop_share_queue_num: int = field(default=-1, metadata={"live": True})
-    """With POP, how many other members also read a member's queues; below 1: all of them. No effect
-    until pop is built."""
+    """With POP, how many other members also read a member's queues; below 1: all of them."""
     use_server_side_reset_offset: bool = True
     """Whether a group learns of an offset reset from the answer to its next pull, whether it is
     connected or not. If off, the broker notifies the connected members, as before RocketMQ 5.0, and

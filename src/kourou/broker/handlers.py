@@ -1,7 +1,7 @@
 """Table of request codes and their handlers.
 
-A request with a code that is missing here is answered with REQUEST_CODE_NOT_SUPPORTED (3). Pop and
-other features that are not built yet are missing.
+A request with a code that is missing here is answered with REQUEST_CODE_NOT_SUPPORTED (3). Features
+that are not built yet are missing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kourou.broker.consuming.assignment_handlers import AssignmentHandlers
 from kourou.broker.consuming.lock_handlers import LockHandlers
 from kourou.broker.consuming.offset_handlers import OffsetHandlers
 from kourou.broker.consuming.retry import SendBackHandler
+from kourou.broker.popping.popping import Popping
 from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.query import MessageQueryHandler, QueryHandlers
 from kourou.broker.sending.reply import ReplyHandler
@@ -48,6 +49,7 @@ class Handlers:
     topics: TopicAdminHandlers
     transactions: Transactions
     timers: TimerHandlers
+    popping: Popping
     admin: AdminHandlers
 
     def table(self) -> dict[int, Handler]:
@@ -57,6 +59,7 @@ class Handlers:
             self.admin.table()
             | self.transactions.handlers()
             | self.timers.table()
+            | self.popping.handlers()
             | {
                 RequestCode.SEND_MESSAGE: self.sends.on_send_message,
                 RequestCode.SEND_MESSAGE_V2: self.sends.on_send_message,

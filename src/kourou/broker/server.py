@@ -1,7 +1,7 @@
 """The broker process: starts the components in order, and stops them in order.
 
     start   open and recover the store, load the tables, clamp offsets to the log, listen,
-            start delivering delayed and scheduled messages, register
+            start delivering delayed and scheduled messages, and reviving popped ones, register
     stop    unregister, redirect clients, accept no more messages, answer those accepted,
             close the connections, save the tables, close the store
 
@@ -237,11 +237,13 @@ class _RunningBroker:
         config, topics = self._context.config, self._context.topics
         await self.components.timers.start()
         try:
+            await self.components.popping.recover()
             address = await self._ports.start()
         except BaseException:
             await self.components.timers.stop()  # before the store is closed again
             raise
         self.components.delay.start()
+        self.components.popping.start()
         self.components.transactions.start()
         self.components.index.start()
         self._start_periodic_tasks()
@@ -347,6 +349,7 @@ class _RunningBroker:
             await self._registration.stop()
         self._ports.go_away()
         await self.components.pool.close()
+        await self.components.popping.stop()
         await self.components.delay.stop()
         await self.components.timers.stop()
         await self.components.index.stop()
@@ -371,6 +374,7 @@ class _RunningBroker:
             self._registration.abandon()
         self.components.subscriptions.close()
         self.components.held_pulls.close()
+        self.components.popping.abandon()
         self.components.delay.abandon()
         self.components.timers.abandon()
         self.components.transactions.abandon()
@@ -385,6 +389,7 @@ class _RunningBroker:
 
     def _on_connection_closed(self, connection: Connection) -> None:
         self.components.held_pulls.on_connection_closed(connection)
+        self.components.popping.on_connection_closed(connection)
         self._context.clients.remove_connection(connection)
         self._context.stats.on_connection_closed()
 

@@ -69,6 +69,7 @@ def build_handlers(components: Components) -> Handlers:
         ),
         transactions=components.transactions,
         timers=TimerHandlers(context, timers, placement),
+        popping=components.popping,
         admin=build_admin_handlers(components),
     )
 

@@ -180,6 +180,8 @@ class SimulatedBroker:
         self.topics.ensure(TopicConfig("T", 4, 4))
         self.delay.start()
         await self.timers.start()
+        await self.components.popping.recover()
+        self.components.popping.start()
 
     async def ask(
         self, handler: Handler, header: object | None = None, body: bytes = b""
@@ -294,6 +296,7 @@ class SimulatedBroker:
         """Stop cleanly, in the same order as a broker, and save all tables."""
         self.components.subscriptions.close()
         self.held_pulls.close()
+        await self.components.popping.stop()
         await self.delay.stop()
         await self.timers.stop()
         await self.components.index.stop()
@@ -312,6 +315,7 @@ class SimulatedBroker:
         """Stop like a killed process: nothing more is written."""
         self.components.subscriptions.close()
         self.held_pulls.close()
+        self.components.popping.abandon()
         self.delay.abandon()
         self.timers.abandon()
         self.transactions.abandon()

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.broker.consuming.assignment_handlers import (
-    IS_POP_SERVED,
     STRATEGIES,
     AssignmentHandlers,
     assign,
@@ -44,13 +43,12 @@ MEMBER = "127.0.0.1@i-golden_push_pop"
 GROUP = "golden_push_pop"
 
 
-def handlers(broker: SimulatedBroker, *, is_pop_served: bool = True) -> AssignmentHandlers:
-    """Return the handlers; by default pop is served, as in Java."""
+def handlers(broker: SimulatedBroker) -> AssignmentHandlers:
     context = replace(
         broker.components.context, config=replace(broker.config, broker_name="broker-a")
     )
     routes = AssignmentRoutes((), "broker-a", broker.topics, None, steady_ms)  # type: ignore[arg-type]
-    return AssignmentHandlers(context, broker.tables.modes, routes, is_pop_served=is_pop_served)
+    return AssignmentHandlers(context, broker.tables.modes, routes)
 
 
 async def ask(broker: SimulatedBroker, recorded: RemotingCommand) -> RemotingCommand:
@@ -195,46 +193,6 @@ def test_groups_without_a_mode_get_the_brokers_default() -> None:
         assert [mode for _, mode in await assigned(broker, asking()) or ()] == ["PULL"] * 4
 
     run_with_broker(test)
-
-
-def test_pop_mode_cannot_be_set_while_pop_is_not_served() -> None:
-    async def test(broker: SimulatedBroker) -> None:
-        broker.topics.put(TopicConfig("T", 4, 4))
-        served = handlers(broker, is_pop_served=IS_POP_SERVED)
-        for kind, code in ((MessageRequestMode.POP, 3), (MessageRequestMode.PULL, 0)):
-            body = encode_message_request_mode(SetMessageRequestMode("T", "g", kind))
-            answer = await broker.ask(served.on_set_message_request_mode, body=body)
-            assert answer.code == code
-            assert ("use mode PULL" in (answer.remark or "")) == (code == 3)
-        mode = broker.tables.modes.get("T", "g")
-        assert mode is not None
-        assert mode.mode is MessageRequestMode.PULL
-
-    run_with_broker(test)
-
-
-@pytest.mark.parametrize("by_option", [True, False])
-def test_a_group_configured_to_pop_is_told_to_pull(
-    by_option: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def test(broker: SimulatedBroker) -> None:
-        broker.topics.put(TopicConfig("T", 4, 4))
-        broker.connect("a")
-        if by_option:
-            broker.live_config.update({"defaultMessageRequestMode": "POP"}, 0)
-        else:
-            broker.tables.modes.put(SetMessageRequestMode("T", "g", MessageRequestMode.POP, 3))
-        served = handlers(broker, is_pop_served=IS_POP_SERVED)
-        for _ in range(100):
-            body = encode_query_assignment(asking())
-            answer = await broker.ask(served.on_query_assignment, body=body)
-            found = decode_assignments(answer.body).message_queue_assignments or ()
-            assert [one.message_queue.queue_id for one in found] == [0, 1, 2, 3]
-            assert {one.mode for one in found} == {MessageRequestMode.PULL}
-
-    run_with_broker(test)
-    entries = [one for one in caplog.messages if "assignment.pulled_instead group=g topic=T" in one]
-    assert 1 <= len(entries) <= 25
 
 
 def test_an_acknowledged_mode_survives_a_kill() -> None:

@@ -90,6 +90,11 @@ def build_admin_handlers(components: Components) -> AdminHandlers:
     """Build the handlers of a broker."""
     context, tables = components.context, components.tables
     calls = ClientCalls(context)
+
+    def on_reset(group: str, topic: str, queue_id: int) -> None:
+        components.held_pulls.on_offset_reset(group, topic, queue_id)
+        components.popping.on_offset_reset(group, topic, queue_id)
+
     return AdminHandlers(
         groups=GroupAdminHandlers(context, tables.offsets),
         clients=ClientAdminHandlers(context, tables.offsets),
@@ -103,7 +108,7 @@ def build_admin_handlers(components: Components) -> AdminHandlers:
             offsets=tables.offsets,
             delay_offsets=components.delay.table,
             calls=calls,
-            on_reset=components.held_pulls.on_offset_reset,
+            on_reset=on_reset,
         ),
         calls=calls,
         store=StoreAdminHandlers(

@@ -27,7 +27,7 @@ from typing import Final
 from kourou.broker.consuming.assignment_modes import RequestModes
 from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.broker.context import BrokerContext
-from kourou.errors import GroupNotFoundError, NoPermissionError, RemoteError, TopicNotFoundError
+from kourou.errors import GroupNotFoundError, NoPermissionError, TopicNotFoundError
 from kourou.model.allocation import Allocate, allocate_averagely, allocate_by_circle
 from kourou.model.group import MessageModel
 from kourou.model.queue import MessageQueue
@@ -45,8 +45,6 @@ from kourou.protocol.queue_assignment import (
     encode_assignments,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.log_rate import LogRate
-from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +91,6 @@ def assign(
     return sorted(set(found))
 
 
-IS_POP_SERVED: Final = False
-"""Whether the broker serves pop. As long as it does not, 401 cannot set a group to pop, and 400
-tells members to pull although a Java broker's file or an option says pop: otherwise they would
-receive nothing."""
-
 LMQ_PREFIX: Final = "%LMQ%"
 """Prefix of the topic of a light queue, which has one queue, on this broker."""
 
@@ -114,7 +107,6 @@ class AssignmentHandlers:
         modes: the modes set by 401.
         routes: the queues of topics on all brokers.
         later: answers requests that wait for a name server or the disk.
-        is_pop_served: see `IS_POP_SERVED`.
     """
 
     def __init__(
@@ -122,8 +114,6 @@ class AssignmentHandlers:
         context: BrokerContext,
         modes: RequestModes,
         routes: AssignmentRoutes,
-        *,
-        is_pop_served: bool = IS_POP_SERVED,
     ) -> None:
         self._config = context.live_config
         self._broker_name = context.config.broker_name
@@ -133,8 +123,6 @@ class AssignmentHandlers:
         self._modes = modes
         self._routes = routes
         self._later = context.later
-        self._is_pop_served = is_pop_served
-        self._pop_refusals = LogRate()
 
     def on_query_assignment(self, request: Request) -> RemotingCommand | None:
         """Return a member's queues of one topic (400).
@@ -161,7 +149,6 @@ class AssignmentHandlers:
 
         Raises:
             NoPermissionError: it is a retry topic, which is always pulled.
-            RemoteError: the mode is pop, which is not served (code 3).
             TopicNotFoundError, GroupNotFoundError: the topic or group does not exist here.
         """
         mode = decode_message_request_mode(request.command.body)
@@ -171,11 +158,6 @@ class AssignmentHandlers:
             )
         if self._topics.get(mode.topic) is None:
             raise TopicNotFoundError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
-        if mode.mode is MessageRequestMode.POP and not self._is_pop_served:
-            raise RemoteError(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                "this broker does not serve pop yet: use mode PULL",
-            )
         host = request.remote_address[0]
         if self._groups.get_or_create(mode.consumer_group, host) is None:
             raise GroupNotFoundError(
@@ -208,18 +190,6 @@ class AssignmentHandlers:
         return response(command, body=encode_assignments(Assignments(assignments)))
 
     def _mode(self, query: QueryAssignment) -> SetMessageRequestMode:
-        mode = self._configured_mode(query)
-        if mode.mode is not MessageRequestMode.POP or self._is_pop_served:
-            return mode
-        suppressed = self._pop_refusals.take(steady_ms() / 1000)
-        if suppressed is not None:
-            log.warning(
-                "assignment.pulled_instead group=%s topic=%s reason=%s suppressed=%d",
-                query.consumer_group, query.topic, "pop is not served yet", suppressed,
-            )  # fmt: skip
-        return SetMessageRequestMode(query.topic, query.consumer_group, MessageRequestMode.PULL)
-
-    def _configured_mode(self, query: QueryAssignment) -> SetMessageRequestMode:
         mode = self._modes.get(query.topic, query.consumer_group)
         if mode is not None:
             return mode

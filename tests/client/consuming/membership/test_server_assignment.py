@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 
 import pytest
 
-from kourou.broker import wiring
-from kourou.broker.consuming.assignment_handlers import AssignmentHandlers
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.errors import ConfigError
@@ -131,11 +128,8 @@ def test_messages_left_from_earlier_pops_are_consumed() -> None:
 
 
 def test_a_topic_that_must_be_popped_is_reported_with_the_remedy(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    serving_pop = partial(AssignmentHandlers, is_pop_served=True)  # as Java's brokers
-    monkeypatch.setattr(wiring, "AssignmentHandlers", serving_pop)
-
     async def main() -> None:
         async with recording() as w:
             async with w.cluster.admin() as admin:

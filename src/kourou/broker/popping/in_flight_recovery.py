@@ -1,0 +1,155 @@
+"""Recovery of the checkpoints in flight at a start: from the timer's wheel and the revive queues.
+
+Until it is complete, a receipt handle that is not known may be a valid one: its ack is stored
+without regard to checkpoints, and a change waits. Pops need not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from kourou.broker.context import BrokerContext
+from kourou.broker.popping.checkpoint import (
+    CheckpointKey,
+    PopCheckpoint,
+    checkpoint_of,
+    key_of_ack,
+)
+from kourou.broker.popping.in_flight import InFlight
+from kourou.broker.popping.revive_log import REVIVE_PREFIX
+from kourou.broker.timer.timers import Timers
+from kourou.errors import MalformedBodyError, MalformedMessageError
+from kourou.model.properties import TAGS
+from kourou.protocol.popping.revive_records import CHECKPOINT_TAG, decode_ack, decode_checkpoint
+from kourou.store.timer.timer_record import read_timer_record
+
+log = logging.getLogger(__name__)
+
+READ_RECORDS: Final = 2_000
+"""Records that are read and decoded by one call off the event loop."""
+ADD_RECORDS: Final = 200
+"""Records that are added in one iteration of the event loop."""
+RETRY_MS: Final = 1_000
+
+
+class WaitingAck(NamedTuple):
+    """An ack that waits in the wheel."""
+
+    key: CheckpointKey
+    offsets: Sequence[int]
+
+
+class InFlightRecovery:
+    """Recovers the checkpoints in flight once, in the background.
+
+    Attributes:
+        is_complete: whether all checkpoints are known.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        timers: Timers,
+        in_flight: InFlight,
+        topics: Iterable[str],
+        wait_read: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Recover the checkpoints of the revive topics `topics` into `in_flight`.
+
+        Args:
+            context: the broker's state and services.
+            timers: hold what is not due yet.
+            in_flight: gets the checkpoints.
+            topics: all revive topics.
+            wait_read: waits until the present records of all revive queues are read.
+        """
+        self.is_complete = False
+        self._reader = context.store.reader
+        self._offload = context.offload
+        self._broker_name = context.config.broker_name
+        self._timers = timers
+        self._in_flight = in_flight
+        self._topics = tuple(topics)
+        self._wait_read = wait_read
+        self._completed = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait until all checkpoints are known."""
+        await self._completed.wait()
+
+    async def run(self) -> None:
+        """Recover; tried again until it succeeds."""
+        is_failing = False
+        while not self.is_complete:
+            try:
+                # In this order: what the timer delivers meanwhile is read in the revive queue.
+                acks = await self._recover_waiting()
+                await self._wait_read()
+                await self._apply(acks)
+            except Exception:
+                if not is_failing:
+                    log.exception("in_flight.not_recovered again_in_ms=%d", RETRY_MS)
+                is_failing = True
+                await asyncio.sleep(RETRY_MS / 1000)
+            else:
+                self.end()
+
+    def end(self) -> None:
+        """Take all checkpoints as known."""
+        self.is_complete = True
+        self._completed.set()
+
+    async def _recover_waiting(self) -> list[WaitingAck]:
+        """Add the checkpoints that wait in the wheel; return the acks that do.
+
+        Raises:
+            OSError: timer log or commit log cannot be read.
+        """
+        positions = await self._timers.waiting_records(self._topics)
+        acks: list[WaitingAck] = []
+        for at in range(0, len(positions), READ_RECORDS):
+            part = positions[at : at + READ_RECORDS]
+            found = await self._offload(self._read, part)
+            for first in range(0, len(found), ADD_RECORDS):
+                for one in found[first : first + ADD_RECORDS]:
+                    if isinstance(one, PopCheckpoint):
+                        self._in_flight.add(one)
+                    else:
+                        acks.append(one)
+                await asyncio.sleep(0)
+        return acks
+
+    async def _apply(self, acks: Sequence[WaitingAck]) -> None:
+        for number, ack in enumerate(acks):
+            self._in_flight.ack_all(ack.key, ack.offsets)
+            if not number % ADD_RECORDS:
+                await asyncio.sleep(0)
+        count = self._in_flight.checkpoint_count
+        if count:
+            log.info("in_flight.recovered checkpoints=%d acks=%d", count, len(acks))
+
+    def _read(self, positions: Sequence[int]) -> list[PopCheckpoint | WaitingAck]:
+        """Read and decode records of the timer topic; runs on any thread."""
+        found: list[PopCheckpoint | WaitingAck] = []
+        for position in positions:
+            record = self._reader.read_record(position)
+            try:
+                decoded = None if record is None else self._decode(record)
+            except (MalformedMessageError, MalformedBodyError):
+                continue  # the timer logs it
+            if decoded is not None:
+                found.append(decoded)
+        return found
+
+    def _decode(self, record: bytes) -> PopCheckpoint | WaitingAck | None:
+        timer = read_timer_record(record)
+        if not timer.topic.startswith(REVIVE_PREFIX):
+            return None
+        body = timer.header.body(record)
+        if timer.properties.get(TAGS) == CHECKPOINT_TAG:
+            return checkpoint_of(decode_checkpoint(body), self._broker_name)
+        ack = decode_ack(body)
+        return WaitingAck(key_of_ack(ack, self._broker_name), ack.offsets)

@@ -1,0 +1,101 @@
+"""Recovery after a kill: pops and revives in the log that `consumerOffset.json` lacks.
+
+The file is some seconds old. Without this step, a group would pop the messages of those seconds
+once more, also those that it has acknowledged; and messages would be revived twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
+from kourou.broker.popping.checkpoint import CheckpointKey
+from kourou.broker.popping.pop_run import PopQueue
+from kourou.broker.popping.revive_log import LOG_END, log_end_of
+from kourou.broker.popping.revived import REVIVED_MARK, revived_origin
+from kourou.disk import Disk
+from kourou.errors import MalformedBodyError
+from kourou.model.properties import TAGS, decode_properties
+from kourou.protocol.popping.revive_records import CHECKPOINT_TAG, decode_checkpoint
+from kourou.store.log.log_walk import walk_log
+from kourou.store.paths import COMMITLOG
+from kourou.store.state.file_sizes import log_files
+
+log = logging.getLogger(__name__)
+
+_MARK = f"{LOG_END}\x01".encode()
+
+
+@dataclass(slots=True)
+class LogFindings:
+    """Pops and revives that were found at the end of the log.
+
+    Attributes:
+        popped: the offsets behind the messages of checkpoints.
+        revived: checkpoint -> queue offsets of the messages that were revived.
+    """
+
+    popped: dict[PopQueue, int] = field(default_factory=dict)
+    revived: dict[CheckpointKey, set[int]] = field(default_factory=dict)
+
+
+def find_pops(disk: Disk, segment_bytes: int, positions: tuple[int, int]) -> LogFindings:
+    """Return the pops and revives that are not in the saved offsets; runs on any thread.
+
+    Args:
+        disk: holds the log.
+        segment_bytes: size of its files.
+        positions: see `ConsumerOffsets.loaded_positions`. Checkpoints that were stored before the
+            first are left out, also if the timer delivered them later.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    found = LogFindings()
+    popped_from, _ = positions
+    files = log_files(disk, COMMITLOG)
+    for piece in walk_log(disk, files, segment_bytes, start=min(positions)):
+        header = piece.header
+        if header is None:
+            continue
+        text = header.properties(piece.buffer)
+        if _MARK in text:
+            properties = decode_properties(text)
+            log_end = log_end_of(properties)
+            if properties.get(TAGS) == CHECKPOINT_TAG and (log_end or 0) >= popped_from:
+                _add_popped(found, header.body(piece.buffer))
+        elif REVIVED_MARK in text:
+            origin = revived_origin(decode_properties(text))
+            if origin is not None:
+                found.revived.setdefault(origin[0], set()).add(origin[1])
+    return found
+
+
+def _add_popped(found: LogFindings, body: bytes) -> None:
+    try:
+        record = decode_checkpoint(body)
+    except MalformedBodyError:
+        return  # sent by a client
+    queue = PopQueue(record.topic, record.group, record.queue_id)
+    following = record.start_offset + max(record.diffs or (0,)) + 1
+    found.popped[queue] = max(found.popped.get(queue, 0), following)
+
+
+def commit_popped(
+    popped: dict[PopQueue, int], offsets: ConsumerOffsets, max_offset: Callable[[str, int], int]
+) -> None:
+    """Move the offsets of groups behind the messages that they have popped.
+
+    Args:
+        popped: see `LogFindings`.
+        offsets: the committed offsets.
+        max_offset: returns the end of a queue by topic and queue id; 0 for a missing queue.
+    """
+    for (topic, group, queue_id), following in popped.items():
+        offset = min(following, max_offset(topic, queue_id))
+        if (offsets.query(group, topic, queue_id) or 0) < offset:
+            offsets.commit(group, topic, queue_id, offset)
+    if popped:
+        log.info("pop_offsets.recovered queues=%d", len(popped))

@@ -1,0 +1,215 @@
+"""Pop consumption of one broker: its components, connected to each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from kourou.broker.context import BrokerContext
+from kourou.broker.popping.ack_writer import AckWriter
+from kourou.broker.popping.acks import AckHandlers
+from kourou.broker.popping.in_flight import InFlight
+from kourou.broker.popping.in_flight_recovery import InFlightRecovery
+from kourou.broker.popping.notifications import NotificationHandlers
+from kourou.broker.popping.ordered import OrderedPops
+from kourou.broker.popping.peek import PeekHandler
+from kourou.broker.popping.pop import PopHandler
+from kourou.broker.popping.pop_holds import HoldLimits, PopHolds
+from kourou.broker.popping.pop_reads import PopReads
+from kourou.broker.popping.pop_run import PopQueue
+from kourou.broker.popping.pop_starts import PopStarts
+from kourou.broker.popping.popped_offsets import commit_popped, find_pops
+from kourou.broker.popping.revive import ReviveParts, Revives
+from kourou.broker.popping.revive_log import ReviveLog
+from kourou.broker.popping.revive_store import ReviveStore
+from kourou.broker.pulling.long_polling import Arrived
+from kourou.broker.pulling.verified_reads import VerifiedReads
+from kourou.broker.tables import Tables
+from kourou.broker.timer.timers import Timers
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2
+from kourou.remoting.connection import Connection
+from kourou.remoting.dispatch import Handler
+
+
+class Popping:
+    """The components that serve pops.
+
+    Attributes:
+        holds: the held pops.
+        notification_holds: the held notifications.
+        ordered: the order infos of ordered pops.
+        recovery: makes the checkpoints from before the start known.
+        revives: the loops that make messages visible again.
+        in_flight: the checkpoints whose messages are invisible.
+    """
+
+    def __init__(
+        self, context: BrokerContext, tables: Tables, reads: VerifiedReads, timers: Timers
+    ) -> None:
+        self._context = context
+        self._offsets = tables.offsets
+        self.in_flight: Final = InFlight(context.config.broker_name)
+        self.holds: Final = PopHolds(self._hold_limits, _retry_topics)
+        self.notification_holds: Final = PopHolds(
+            self._hold_limits, _retry_topics, wakes_latest=True
+        )
+        self.ordered: Final = OrderedPops(
+            context, tables.order_infos, tables.offsets, (self.holds, self.notification_holds)
+        )
+        revive_log = ReviveLog(context, timers)
+        writer = AckWriter(context, revive_log, self.in_flight)
+        parts = ReviveParts(
+            context,
+            tables.offsets,
+            timers,
+            self.in_flight,
+            writer,
+            ReviveStore(context, tables.offsets, reads, revive_log, self.in_flight),
+            lambda: self.recovery.is_complete,
+        )
+        self.revives: Final = Revives(parts, revive_log)
+        self.recovery: Final = InFlightRecovery(
+            context, timers, self.in_flight, self.revives.topics, self.revives.wait_read
+        )
+        self._recovery_task: asyncio.Task[None] | None = None
+        self._handlers = self._build_handlers(revive_log, writer, reads)
+
+    def _build_handlers(
+        self, revive_log: ReviveLog, writer: AckWriter, reads: VerifiedReads
+    ) -> dict[int, Handler]:
+        context = self._context
+        starts = PopStarts(context, self._offsets, self.ordered.clear)
+        pop_reads = PopReads(context.store, reads, context.live_config)
+        notifications = NotificationHandlers(
+            context,
+            starts=starts,
+            holds=self.notification_holds,
+            held_pops=self.holds,
+            is_blocked=self._is_blocked,
+        )
+        acks = AckHandlers(
+            context,
+            writer=writer,
+            revive_log=revive_log,
+            in_flight=self.in_flight,
+            recovery=self.recovery,
+            ordered=self.ordered,
+            starts=starts,
+        )
+        pops = PopHandler(
+            context,
+            starts=starts,
+            offsets=self._offsets,
+            reads=pop_reads,
+            revive_log=revive_log,
+            in_flight=self.in_flight,
+            ordered=self.ordered,
+            holds=self.holds,
+            release=self.revives.release,
+        )
+        return {
+            RequestCode.POP_MESSAGE: pops.on_pop_message,
+            RequestCode.PEEK_MESSAGE: PeekHandler(
+                context, starts=starts, reads=pop_reads
+            ).on_peek_message,
+            RequestCode.NOTIFICATION: notifications.on_notification,
+            RequestCode.POLLING_INFO: notifications.on_polling_info,
+            RequestCode.ACK_MESSAGE: acks.on_ack_message,
+            RequestCode.BATCH_ACK_MESSAGE: acks.on_batch_ack_message,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: acks.on_change_invisible_time,
+        }
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return request code -> handler."""
+        return self._handlers
+
+    async def recover(self) -> None:
+        """Complete the offsets of groups after a kill; to be called before pops are served.
+
+        Raises:
+            OSError: the log cannot be read.
+        """
+        context, positions = self._context, self._offsets.loaded_positions
+        self._offsets.revived_position = lambda: self.revives.revived_position
+        if positions is None:
+            await self._offsets.save_position()  # for the next start
+            return
+        if context.store.recovery.last_run.was_clean:
+            return
+        segment_bytes = context.config.store.commitlog_segment_bytes
+        found = await context.offload(find_pops, context.disk, segment_bytes, positions)
+        commit_popped(found.popped, self._offsets, context.store.reader.max_offset)
+        self.revives.note_revived(found.revived, positions[1])
+
+    def start(self) -> None:
+        """Begin to revive messages."""
+        self.ordered.start()
+        self.revives.start()
+        self._recovery_task = asyncio.get_running_loop().create_task(self.recovery.run())
+
+    async def stop(self) -> None:
+        """Serve no more held requests, and revive no more messages."""
+        self.close()
+        if self._recovery_task is not None:
+            self._recovery_task.cancel()
+        self.recovery.end()  # requests that wait continue
+        await self.revives.stop()
+
+    def abandon(self) -> None:
+        """Stop at once, like a killed process."""
+        self.close()
+        if self._recovery_task is not None:
+            self._recovery_task.cancel()
+        self.revives.abandon()
+
+    def on_arrivals(self, arrivals: Sequence[Arrived]) -> None:
+        """Wake held requests and revives; called once per loop iteration."""
+        self.holds.on_arrivals(arrivals)
+        self.notification_holds.on_arrivals(arrivals)
+        self.revives.on_arrivals(arrivals)
+
+    def on_connection_closed(self, connection: Connection) -> None:
+        """Drop the held requests of a closed connection."""
+        for holds in (self.holds, self.notification_holds):
+            holds.on_connection_closed(connection)
+
+    def on_offset_reset(self, group: str, topic: str, queue_id: int) -> None:
+        """End the block of a queue whose offset was reset, and wake a request for it."""
+        self.ordered.clear(PopQueue(topic, group, queue_id))
+        for holds in (self.holds, self.notification_holds):
+            holds.wake(topic, group, queue_id)
+
+    def on_topic_changed(self, topic: str) -> None:
+        """Serve the held requests for a topic that was deleted or has other queues."""
+        if self._context.topics.get(topic) is None:
+            self.in_flight.forget(topic=topic)
+            self.ordered.remove_topic(topic)
+        for holds in (self.holds, self.notification_holds):
+            holds.serve_topic(topic)
+
+    def on_group_changed(self, group: str) -> None:
+        """Serve the held requests of a group that was deleted or changed."""
+        if self._context.groups.get(group) is None:
+            self.in_flight.forget(group=group)
+            self.ordered.remove_group(group)
+        for holds in (self.holds, self.notification_holds):
+            holds.serve_group(group)
+
+    def close(self) -> None:
+        """Serve no more held requests."""
+        self.ordered.close()
+        for holds in (self.holds, self.notification_holds):
+            holds.close()
+
+    def _hold_limits(self) -> HoldLimits:
+        config = self._context.live_config.current.pop
+        return HoldLimits(config.pop_polling_size, config.max_pop_polling_size)
+
+    def _is_blocked(self, queue: PopQueue, attempt_id: str | None) -> bool:
+        return self.ordered.block(queue, attempt_id) is not None
+
+
+def _retry_topics(topic: str, group: str) -> tuple[str, str]:
+    return retry_topic_v1(group, topic), retry_topic_v2(group, topic)

@@ -1,0 +1,112 @@
+"""Checkpoints and acks as messages for the revive topic, which the timer delivers when due.
+
+Source: PopMessageProcessor.buildCkMsg, AckMessageProcessor.appendAck, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kourou.broker.context import BrokerContext
+from kourou.broker.popping.checkpoint import PopCheckpoint
+from kourou.broker.timer.timers import Timers
+from kourou.model.host import Host
+from kourou.model.properties import encode_properties
+from kourou.protocol.popping.revive_records import (
+    AckRecord,
+    ack_properties,
+    checkpoint_properties,
+    encode_ack,
+    encode_checkpoint,
+)
+from kourou.protocol.popping.topic_names import revive_topic
+from kourou.protocol.record.encode import RecordDraft
+
+LOG_END: Final = "KOUROU_POP_LOG_END"
+"""Property of a checkpoint: the end of the log when its messages were popped. A message at one of
+its offsets that lies beyond is another one: the topic was deleted and created again."""
+
+REVIVE_PREFIX: Final = revive_topic("")
+"""Prefix of the revive topics of all clusters."""
+
+_DIGITS_MAX: Final = 18
+_LOCAL: Final = ("127.0.0.1", 0)
+
+
+class ReviveLog:
+    """Builds the messages for the revive topic of one broker.
+
+    Attributes:
+        topic: the revive topic.
+    """
+
+    def __init__(self, context: BrokerContext, timers: Timers) -> None:
+        config = context.config
+        self.topic: Final = revive_topic(config.cluster_name)
+        self._config = context.live_config
+        self._topics = context.topics
+        self._placement = timers.placement(context.random)
+        self._host: Host = context.store_host or _LOCAL
+        self._counter = context.random.randrange(1 << 16)
+
+    @property
+    def queue_count(self) -> int:
+        """The number of queues of the revive topic."""
+        topic = self._topics.get(self.topic)
+        queues = 0 if topic is None else topic.write_queue_nums
+        return max(queues, self._config.current.pop.revive_queue_num)
+
+    def next_queue(self) -> int:
+        """Return the queue for the checkpoints of the next pop; all queues follow each other."""
+        self._counter += 1
+        return self._counter % self._config.current.pop.revive_queue_num
+
+    def checkpoint_draft(
+        self, checkpoint: PopCheckpoint, queue_id: int, now_ms: int
+    ) -> RecordDraft:
+        """Return the message of a checkpoint; due a second before its messages are visible again.
+
+        Raises:
+            MessageIllegalError: the timer cannot hold it for so long.
+            RemoteSystemError: the timer wheel is off, or too many messages are due in that second.
+        """
+        record = checkpoint.record()
+        properties = checkpoint_properties(record)
+        if checkpoint.log_end is not None:
+            properties[LOG_END] = str(checkpoint.log_end)
+        return self._draft(encode_checkpoint(record), properties, queue_id, now_ms)
+
+    def ack_draft(
+        self, record: AckRecord, queue_id: int, revive_at_ms: int, now_ms: int
+    ) -> RecordDraft:
+        """Return the message of an ack, due when the messages of its checkpoint become visible.
+
+        Raises as `checkpoint_draft`.
+        """
+        properties = ack_properties(record, revive_at_ms)
+        return self._draft(encode_ack(record), properties, queue_id, now_ms)
+
+    def _draft(
+        self, body: bytes, properties: dict[str, str], queue_id: int, now_ms: int
+    ) -> RecordDraft:
+        placed = self._placement.place(self.topic, queue_id, properties, now_ms)
+        return RecordDraft(
+            topic=placed.topic.encode(),
+            queue_id=placed.queue_id,
+            flag=0,
+            sys_flag=0,
+            born_at_ms=now_ms,
+            born_host=self._host,
+            store_host=self._host,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+            body=body,
+            properties=encode_properties(properties),
+        )
+
+
+def log_end_of(properties: Mapping[str, str]) -> int | None:
+    """Return the end of the log at the pop of a checkpoint; None if the record does not tell it."""
+    text = properties.get(LOG_END, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None
