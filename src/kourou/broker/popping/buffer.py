@@ -6,10 +6,10 @@ buffer. The group's offset follows the checkpoints of a queue in order: it passe
 acknowledged or stored. So a kill loses no message. It loses the acks of the checkpoints that were
 not stored, of up to `pop_ck_stay_buffer_time_ms` (10 s): their messages are delivered again.
 
-    state        meaning                                   acks
-    buffered     in memory only                            accepted until shortly before it is due
-    storing      being stored: it was due, or not accepted refused: the caller stores them
-    done         acknowledged or stored                    -
+    state      meaning                           acks
+    buffered   in memory only                    accepted until shortly before it is due
+    storing    it was due, or was not accepted   refused: the caller stores them
+    done       acknowledged or stored            unknown: the caller stores them
 
 So the log may hold a checkpoint of a queue without those of earlier pops. A start that concludes
 from a stored checkpoint that the group may commit the offset after it would lose their messages: it
