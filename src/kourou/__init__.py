@@ -25,19 +25,25 @@ if TYPE_CHECKING:
     )
     from kourou.client.config import AdminConfig, ProducerConfig
     from kourou.client.consuming.acknowledging.redelivery import DeadLetter, RetryLater
-    from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
+    from kourou.client.consuming.consumer_config import (
+        PullConsumerConfig,
+        PushConsumerConfig,
+        SimpleConsumerConfig,
+    )
     from kourou.client.consuming.listening.idempotent import Idempotent, by_key, by_unique_id
     from kourou.client.consuming.listening.ordered_calls import OrderlyContext
     from kourou.client.consuming.listening.seen_store import SeenInMemory, SeenInSqlite
     from kourou.client.consuming.pull_consumer import PullConsumer
     from kourou.client.consuming.push_consumer import PushConsumer
+    from kourou.client.consuming.simple_consumer import SimpleConsumer
     from kourou.client.consuming.watching.consume_hooks import (
         ConsumeContext,
         ConsumeHook,
         ConsumeOutcome,
     )
     from kourou.client.consuming.watching.consume_stats import TopicStats
-    from kourou.client.health import ConsumerHealth, ProducerHealth
+    from kourou.client.health import ConsumerHealth, ProducerHealth, SimpleConsumerHealth
+    from kourou.client.pop_result import PoppedMessage
     from kourou.client.pull_result import PullResult, PullStatus
     from kourou.client.running import run
     from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
@@ -62,6 +68,7 @@ if TYPE_CHECKING:
     from kourou.model.queue import MessageQueue
     from kourou.protocol.command import SerializeType
     from kourou.protocol.compression import CompressionType
+    from kourou.protocol.popping.receipt_handles import ReceiptHandle
     from kourou.remoting.request_hooks import RequestHook
     from kourou.remoting.tls import TlsClientConfig
 
@@ -93,6 +100,7 @@ __all__ = [
     "NearbyMachineRooms",
     "OffsetReset",
     "OrderlyContext",
+    "PoppedMessage",
     "Producer",
     "ProducerConfig",
     "ProducerHealth",
@@ -103,6 +111,7 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "PushConsumerConfig",
+    "ReceiptHandle",
     "RequestHook",
     "RetryLater",
     "SeenInMemory",
@@ -115,6 +124,9 @@ __all__ = [
     "SendReceipt",
     "SendStatus",
     "SerializeType",
+    "SimpleConsumer",
+    "SimpleConsumerConfig",
+    "SimpleConsumerHealth",
     "SubscriptionGroup",
     "TlsClientConfig",
     "TopicRates",
@@ -160,6 +172,7 @@ _HOMES: Final = MappingProxyType(
         "NearbyMachineRooms": "kourou.model.allocation",
         "OffsetReset": "kourou.client.administration.admin",
         "OrderlyContext": "kourou.client.consuming.listening.ordered_calls",
+        "PoppedMessage": "kourou.client.pop_result",
         "Producer": "kourou.client.sending.producer",
         "ProducerConfig": "kourou.client.config",
         "ProducerHealth": "kourou.client.health",
@@ -170,6 +183,7 @@ _HOMES: Final = MappingProxyType(
         "PullStatus": "kourou.client.pull_result",
         "PushConsumer": "kourou.client.consuming.push_consumer",
         "PushConsumerConfig": "kourou.client.consuming.consumer_config",
+        "ReceiptHandle": "kourou.protocol.popping.receipt_handles",
         "RequestHook": "kourou.remoting.request_hooks",
         "RetryLater": "kourou.client.consuming.acknowledging.redelivery",
         "SeenInMemory": "kourou.client.consuming.listening.seen_store",
@@ -182,6 +196,9 @@ _HOMES: Final = MappingProxyType(
         "SendReceipt": "kourou.client.send_receipt",
         "SendStatus": "kourou.client.send_receipt",
         "SerializeType": "kourou.protocol.command",
+        "SimpleConsumer": "kourou.client.consuming.simple_consumer",
+        "SimpleConsumerConfig": "kourou.client.consuming.consumer_config",
+        "SimpleConsumerHealth": "kourou.client.health",
         "SubscriptionGroup": "kourou.model.group",
         "TlsClientConfig": "kourou.remoting.tls",
         "TopicRates": "kourou.client.administration.admin",

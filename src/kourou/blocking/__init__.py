@@ -19,7 +19,14 @@ Otherwise Python exits at once, and messages that were not committed are deliver
 from __future__ import annotations
 
 from kourou.blocking.admin import AdminClient
-from kourou.blocking.consumers import PullConsumer, PushConsumer
+from kourou.blocking.consumers import PullConsumer, PushConsumer, SimpleConsumer
 from kourou.blocking.producers import Producer, TransactionProducer
 
-__all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]
+__all__ = [
+    "AdminClient",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "SimpleConsumer",
+    "TransactionProducer",
+]

@@ -1,8 +1,10 @@
-"""The blocking push and pull consumers."""
+"""The blocking push, pull and simple consumers."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeVar
 
 from kourou.auth.credentials import AnyCredentials
 from kourou.blocking.background import (
@@ -13,9 +15,16 @@ from kourou.blocking.background import (
     loop_method,
 )
 from kourou.client.consuming.consumer import Consumer as AsyncConsumer
-from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig, Start
+from kourou.client.consuming.consumer_config import (
+    PullConsumerConfig,
+    PushConsumerConfig,
+    SimpleConsumerConfig,
+    Start,
+)
 from kourou.client.consuming.pull_consumer import PullConsumer as AsyncPullConsumer
 from kourou.client.consuming.push_consumer import PushConsumer as AsyncPushConsumer
+from kourou.client.consuming.simple_consumer import SimpleConsumer as AsyncSimpleConsumer
+from kourou.client.pop_result import PoppedMessage
 from kourou.client.running import end_signals
 from kourou.model.queue import MessageQueue
 from kourou.remoting.runtime import Runtime
@@ -163,3 +172,63 @@ class PullConsumer(Consumer[AsyncPullConsumer]):
     min_offset = blocking_method(AsyncPullConsumer.min_offset)
     max_offset = blocking_method(AsyncPullConsumer.max_offset)
     offset_for_time = blocking_method(AsyncPullConsumer.offset_for_time)
+
+
+class SimpleConsumer(Blocking[AsyncSimpleConsumer]):
+    """Receives and settles single messages: the blocking form of `kourou.SimpleConsumer`."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str | None = None,
+        *,
+        start: Literal["earliest", "latest"] | None = None,
+        credentials: AnyCredentials | None = None,
+        config: SimpleConsumerConfig | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: AsyncSimpleConsumer(
+                group,
+                namesrv_addr,
+                start=start,
+                credentials=credentials,
+                config=config,
+                runtime=runtime,
+            )
+        )
+
+    @property
+    def client_id(self) -> str:
+        """The client id by which brokers identify this consumer."""
+        return self._client.client_id
+
+    subscribe = loop_method(AsyncSimpleConsumer.subscribe)
+    unsubscribe = loop_method(AsyncSimpleConsumer.unsubscribe)
+    receive = blocking_method(AsyncSimpleConsumer.receive)
+    ack = blocking_method(AsyncSimpleConsumer.ack)
+    ack_all = blocking_method(AsyncSimpleConsumer.ack_all)
+    change_invisible = blocking_method(AsyncSimpleConsumer.change_invisible)
+    give_back = blocking_method(AsyncSimpleConsumer.give_back)
+    give_back_soon = loop_method(AsyncSimpleConsumer.give_back_soon)
+    dead_letter = blocking_method(AsyncSimpleConsumer.dead_letter)
+    renew = loop_method(AsyncSimpleConsumer.renew)
+    add_hook = loop_method(AsyncSimpleConsumer.add_hook)
+    stats = loop_method(AsyncSimpleConsumer.stats)
+    health = loop_method(AsyncSimpleConsumer.health)
+
+    @contextmanager
+    def message_scope(
+        self, message: PoppedMessage, *, renew_ms: int | None = None
+    ) -> Iterator[PoppedMessage]:
+        """Settle the message at the end of the block; see `kourou.SimpleConsumer.message_scope`."""
+        scope = self._client.message_scope(message, renew_ms=renew_ms)
+        background.run(scope.__aenter__)
+        try:
+            yield message
+        except BaseException as error:
+            failure = error
+            if not background.run(lambda: scope.__aexit__(type(failure), failure, None)):
+                raise
+        else:
+            background.run(lambda: scope.__aexit__(None, None, None))

@@ -61,6 +61,19 @@ class ConsumerHealth(Health):
 
 
 @dataclass(frozen=True, slots=True)
+class SimpleConsumerHealth(Health):
+    """Health of a simple consumer.
+
+    Attributes:
+        held_messages: number of messages that arrived after their `receive` was cancelled.
+        renewals: number of messages that are renewed in the background.
+    """
+
+    held_messages: int
+    renewals: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueState:
     """One queue of a consumer.
 

@@ -335,6 +335,26 @@ def message_from_record(
 
 
 T = TypeVar("T")
+MessageT = TypeVar("MessageT", bound=MessageExt)
+
+
+def copy_as(kind: type[MessageT], message: MessageExt) -> MessageT:
+    """Return a copy of a message as a subclass; fields that are not decoded yet stay so."""
+    copied = kind.__new__(kind)
+    for get, put in _COPIED_SLOTS:
+        try:
+            put(copied, get(message))
+        except AttributeError:
+            pass  # decoded on first access, or built without a record
+    return copied
+
+
+_COPIED_SLOTS: Final = tuple(
+    (slot.__get__, slot.__set__)
+    for owner in (_LazyFields, MessageExt)
+    for slot in map(owner.__dict__.__getitem__, owner.__slots__)
+)
+"""Getter and setter of each slot, before the lazy fields are replaced by properties below."""
 
 
 def _decode_properties(message: MessageExt) -> dict[str, str]:

@@ -1,14 +1,19 @@
-"""Base of push and pull consumers (hooks, statistics, health), and the groups in use."""
+"""Bases of consumers (hooks, statistics, health), and the groups in use."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
 from kourou.client.consuming.membership.rebalance_loop import QueuesChanged, RebalanceLoop
-from kourou.client.consuming.watching.consume_hooks import ConsumeHook, ConsumeHooks
+from kourou.client.consuming.watching.consume_hooks import (
+    ConsumeContext,
+    ConsumeHook,
+    ConsumeHooks,
+    ConsumeOutcome,
+)
 from kourou.client.consuming.watching.consume_stats import (
     SAMPLE_INTERVAL_MS,
     ConsumerStats,
@@ -18,18 +23,17 @@ from kourou.client.consuming.watching.consume_traces import consume_traces
 from kourou.client.health import ConsumerHealth, QueueState
 from kourou.client.instance import ClientInstance
 from kourou.errors import InvalidGroupError
+from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 
 
-class Consumer(ABC):
-    """Hooks, statistics and health of a consumer.
+class ObservedConsumer:
+    """Hooks and statistics of a consumer.
 
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
     """
-
-    _rebalance: RebalanceLoop
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self.group = group
@@ -38,7 +42,6 @@ class Consumer(ABC):
         for hook in consume_traces(instance, group):
             self._hooks.add(hook)
         self._stats = ConsumerStats(instance.runtime.clock.now_ms())
-        self._queues_changed: list[QueuesChanged] = []
 
     @property
     def client_id(self) -> str:
@@ -48,6 +51,39 @@ class Consumer(ABC):
     def add_hook(self, hook: ConsumeHook) -> None:
         """Call `hook` around each consumption, after the hooks added before."""
         self._hooks.add(hook)
+
+    def stats(self) -> dict[str, TopicStats]:
+        """Return the consumption statistics of the last minute, by topic."""
+        return self._stats.all_topics()
+
+    def _report(self, messages: Sequence[MessageExt]) -> None:
+        """Count returned messages, and call the hooks once for each topic."""
+        by_topic: dict[str, list[MessageExt]] = {}
+        for message in messages:
+            by_topic.setdefault(message.topic, []).append(message)
+        for topic, some in by_topic.items():
+            if self._hooks.added:
+                context = ConsumeContext(self.group, some)
+                self._hooks.before(context)
+                context.outcome = ConsumeOutcome.SUCCESS
+                self._hooks.after(context)
+            self._stats.count_consumed(topic, len(some), 0.0, is_ok=True)
+
+    def _start_sampling(self) -> None:
+        async def sample() -> None:
+            self._stats.sample(self._instance.runtime.clock.now_ms())
+
+        self._instance.tasks.start_periodic(sample, SAMPLE_INTERVAL_MS, "statistics")
+
+
+class Consumer(ObservedConsumer, ABC):
+    """A consumer of queues: their changes and health."""
+
+    _rebalance: RebalanceLoop
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        super().__init__(instance, group)
+        self._queues_changed: list[QueuesChanged] = []
 
     def on_queues_changed(self, listener: QueuesChanged) -> QueuesChanged:
         """Call `listener` when this member's queues of a subscribed topic have changed.
@@ -60,10 +96,6 @@ class Consumer(ABC):
         """
         self._queues_changed.append(listener)
         return listener
-
-    def stats(self) -> dict[str, TopicStats]:
-        """Return the consumption statistics of the last minute, by topic."""
-        return self._stats.all_topics()
 
     def health(self) -> ConsumerHealth:
         """Return the consumer's current health. Sends no request; may be called at any time.
@@ -121,12 +153,6 @@ class Consumer(ABC):
     def _release_group(self, instance_name: str | None) -> None:
         namesrv = self._instance.namesrv_addresses
         consumer_groups.release(self, self.group, namesrv, instance_name)
-
-    def _start_sampling(self) -> None:
-        async def sample() -> None:
-            self._stats.sample(self._instance.runtime.clock.now_ms())
-
-        self._instance.tasks.start_periodic(sample, SAMPLE_INTERVAL_MS, "statistics")
 
 
 class ConsumerGroups:

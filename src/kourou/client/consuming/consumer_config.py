@@ -37,6 +37,9 @@ _MODELS: Final = (MessageModel.CLUSTERING, MessageModel.BROADCASTING)
 Start = Literal["earliest", "latest"] | datetime
 """Start position of a group in a queue for which it has no committed offset."""
 
+INVISIBLE_RANGE_MS: Final = (1_000, 30 * 86_400_000)
+"""Shortest and longest invisible time of a receive in ms; brokers count it in seconds."""
+
 ConfigT = TypeVar("ConfigT", bound="ConsumerConfig")
 
 
@@ -299,6 +302,48 @@ class PushConsumerConfig(ConsumerConfig):
             )
 
 
+@documented
+@dataclass(frozen=True, kw_only=True)
+class SimpleConsumerConfig(ClientConfig):
+    """Settings of a `SimpleConsumer`."""
+
+    consume_from_where: ConsumeFromWhere = field(
+        default=ConsumeFromWhere.LAST_OFFSET, metadata={"key": "consumeFromWhere"}
+    )
+    """Start position of a group in a queue for which it has no committed offset: LAST_OFFSET or
+    FIRST_OFFSET."""
+
+    invisible_ms: int = field(default=60_000, metadata={"key": "popInvisibleTime"})
+    """Time in ms after a receive in which no other member gets the message, unless it is renewed.
+    Then it is delivered again if it was not acknowledged. Brokers have a limit of their own,
+    usually three days."""
+
+    wait_ms: int = field(default=15_000, metadata={"key": "popPollTimeout"})
+    """Time in ms that a receive waits for a message by default."""
+
+    ordered: bool = False
+    """Whether a queue delivers its next messages only when the earlier ones are acknowledged or
+    visible again. Must be the same for all members of a group."""
+
+    max_reconsume_times: int | None = field(default=16, metadata={"key": "maxReconsumeTimes"})
+    """Redeliveries of a message before the consumer stores it in `%DLQ%group` instead of returning
+    it. A message that ends its program counts as well. None: no limit; brokers have none for
+    pops."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.consume_from_where not in _STARTS.values():
+            allowed = ", ".join(point.value for point in _STARTS.values())
+            raise ConfigError(
+                f"consume_from_where is {self.consume_from_where}: a simple consumer takes one of "
+                f"{allowed}; reset the group to start elsewhere (kourou group reset-offset)"
+            )
+        check_range(self, "invisible_ms", *INVISIBLE_RANGE_MS)
+        check_range(self, "wait_ms", 0, 3_600_000)
+        if self.max_reconsume_times is not None:
+            check_range(self, "max_reconsume_times", 0, 2**31 - 1)
+
+
 class LiveOptions(TypedDict, total=False):
     """The options that `reconfigure` can change; see `PushConsumerConfig` for each."""
 
@@ -343,10 +388,28 @@ def with_start(config: ConfigT, start: Start | None) -> ConfigT:
             consume_from_where=ConsumeFromWhere.TIMESTAMP,
             consume_timestamp_ms=int(start.timestamp() * 1000),
         )
+    return replace(config, consume_from_where=_start_point(start, ", or a datetime"))
+
+
+def with_simple_start(
+    config: SimpleConsumerConfig, start: Literal["earliest", "latest"] | None
+) -> SimpleConsumerConfig:
+    """Return the config with the start position `start`; None: the config unchanged.
+
+    Raises:
+        ConfigError: `start` is neither "earliest" nor "latest".
+    """
+    if start is None:
+        return config
+    remedy = "; reset the group to start elsewhere (kourou group reset-offset)"
+    return replace(config, consume_from_where=_start_point(start, remedy))
+
+
+def _start_point(start: str, others: str) -> ConsumeFromWhere:
     point = _STARTS.get(str(start))
     if point is None:
-        raise ConfigError(f"start is {start!r}: expected 'earliest', 'latest' or a datetime")
-    return replace(config, consume_from_where=point)
+        raise ConfigError(f"start is {start!r}: expected 'earliest' or 'latest'{others}")
+    return point
 
 
 _STARTS: Final = {

@@ -23,7 +23,6 @@ from kourou.client.consuming.polling.polled_queues import PolledQueues, Poller, 
 from kourou.client.consuming.polling.queue_access import QueueAccess
 from kourou.client.consuming.polling.queue_turns import QueueCallback, QueueCallbacks
 from kourou.client.consuming.pulling.queue_fetcher import FetchContext
-from kourou.client.consuming.watching.consume_hooks import ConsumeContext, ConsumeOutcome
 from kourou.client.consuming.watching.topic_watch import TopicQueuesChanged, TopicWatch
 from kourou.client.health import QueueState
 from kourou.client.instance import ClientInstance
@@ -777,18 +776,6 @@ class PullConsumer(Lifetime, Consumer):
 
     def _on_registered(self, _: str) -> None:
         self._rebalance.wake()
-
-    def _report(self, messages: list[MessageExt]) -> None:
-        """Count returned messages, and call the hooks once for each topic."""
-        by_topic: dict[str, list[MessageExt]] = {}
-        for message in messages:
-            by_topic.setdefault(message.topic, []).append(message)
-        for topic, some in by_topic.items():
-            context = ConsumeContext(self.group, some)
-            self._hooks.before(context)
-            context.outcome = ConsumeOutcome.SUCCESS
-            self._hooks.after(context)
-            self._stats.count_consumed(topic, len(some), 0.0, is_ok=True)
 
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
         return self._polled.states()

@@ -1,0 +1,1 @@
+"""Receiving by pop: the requests of a `SimpleConsumer`, renewals and message scopes."""
