@@ -19,6 +19,7 @@ from kourou.client.consuming.consumer_config import (
     LiveOptions,
     PullConsumerConfig,
     PushConsumerConfig,
+    SimpleConsumerConfig,
 )
 from kourou.documented import choices, default_text, field_descriptions
 from kourou.namesrv.config import NamesrvConfig
@@ -45,9 +46,10 @@ SERVER_TITLES: Final[dict[type[Any], str]] = {
 CLIENT_TITLES: Final[dict[type[Any], str]] = {
     ClientConfig: "All clients",
     ProducerConfig: "`ProducerConfig`",
-    ConsumerConfig: "Both consumers",
+    ConsumerConfig: "Push and pull consumers",
     PushConsumerConfig: "`PushConsumerConfig`",
     PullConsumerConfig: "`PullConsumerConfig`",
+    SimpleConsumerConfig: "`SimpleConsumerConfig`",
     AdminConfig: "`AdminConfig`",
     TlsClientConfig: "`TlsClientConfig`",
 }

@@ -70,6 +70,16 @@ def test_each_python_program_in_the_readme_is_a_tested_example() -> None:
         assert any(program in example for example in examples), program
 
 
+def test_each_program_of_the_consuming_page_is_part_of_a_tested_example() -> None:
+    examples = [p.read_text(encoding="utf-8") for p in (ROOT / "examples").glob("*.py")]
+    page = (ROOT / "docs" / "consuming.md").read_text(encoding="utf-8")
+    programs = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+
+    assert programs
+    for program in programs:
+        assert any(program in example for example in examples), program
+
+
 def shown_commands() -> list[str]:
     """Return the `kourou` command lines in the code blocks of README and docs/."""
     blocks = [

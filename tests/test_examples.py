@@ -152,6 +152,15 @@ def test_sql_expression_selects_large_orders_of_two_regions(namesrv: str) -> Non
     assert run("large_orders.py", namesrv) == "o-2 o-3\n"
 
 
+def test_photos_are_resized_once_and_the_broken_one_is_a_dead_letter(namesrv: str) -> None:
+    printed = run("resized_photos.py", namesrv)
+
+    assert sorted(printed.splitlines()) == ["resize p-1", "resize p-3"]
+    with AdminClient(namesrv) as admin:
+        (dead,) = admin.dead_letters("resizers")
+    assert dead.message.body == b"p-2"
+
+
 README = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
 STEPS = re.findall(r"```(python)?\n(.*?)```", README, flags=re.DOTALL)
 ENDLESS = {"receive": signal.SIGINT, "run(consumer)": signal.SIGTERM}

@@ -16,16 +16,20 @@ from kourou import (
     Message,
     MessageExt,
     MessageQueue,
+    PoppedMessage,
     Producer,
     ProducerHealth,
     ProducerStats,
     PullConsumer,
     PullResult,
     PushConsumer,
+    ReceiptHandle,
     SendAttempt,
     SendHook,
     SendOutcome,
     SendReceipt,
+    SimpleConsumer,
+    SimpleConsumerHealth,
 )
 
 CHEAP = """
@@ -97,3 +101,13 @@ async def use(producer: Producer, reader: PullConsumer, consumer: PushConsumer) 
         assert message.body
 
     consumer.listen(coroutine)
+
+
+async def receive(consumer: SimpleConsumer) -> None:
+    """Not executed: mypy checks these types."""
+    messages = await consumer.receive(8, invisible_ms=30_000, wait_ms=0)
+    assert_type(messages, list[PoppedMessage])
+    async with consumer.message_scope(messages[0], renew_ms=60_000) as message:
+        assert_type(message, PoppedMessage)
+        assert_type(message.receipt, ReceiptHandle)
+    assert_type(consumer.health(), SimpleConsumerHealth)

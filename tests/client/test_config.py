@@ -7,7 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from kourou.client.config import AdminConfig, ClientConfig, ProducerConfig
-from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
+from kourou.client.consuming.consumer_config import (
+    PullConsumerConfig,
+    PushConsumerConfig,
+    SimpleConsumerConfig,
+)
 from kourou.errors import ConfigError
 from kourou.model.group import ConsumeFromWhere
 from kourou.protocol.compression import CompressionType
@@ -37,6 +41,11 @@ BAD: list[tuple[Callable[[], ClientConfig], str]] = [
     ),
     (lambda: PushConsumerConfig(consume_timestamp_ms=-1), "consume_timestamp_ms is -1"),
     (lambda: PullConsumerConfig(wait_ms=0), "wait_ms is 0"),
+    (lambda: SimpleConsumerConfig(invisible_ms=999), "invisible_ms is 999: allowed are 1000 to"),
+    (
+        lambda: SimpleConsumerConfig(consume_from_where=ConsumeFromWhere.TIMESTAMP),
+        "takes one of CONSUME_FROM_FIRST_OFFSET, CONSUME_FROM_LAST_OFFSET",
+    ),
     (lambda: AdminConfig(admin_timeout_ms=0), "admin_timeout_ms is 0"),
     (lambda: ClientConfig(instance_name=" "), "instance_name is blank"),
     (lambda: ClientConfig(client_ip="here"), "client_ip: 'here' is not an IP address"),

@@ -29,6 +29,7 @@ MAKERS = {
     "TransactionProducer": lambda module: module.TransactionProducer("g", check=never),
     "PushConsumer": lambda module: module.PushConsumer("g"),
     "PullConsumer": lambda module: module.PullConsumer("g"),
+    "SimpleConsumer": lambda module: module.SimpleConsumer("g"),
     "AdminClient": lambda module: module.AdminClient(),
 }
 

@@ -14,6 +14,7 @@ from kourou import (
     Message,
     MessageExt,
     MessageQueue,
+    PoppedMessage,
     Producer,
     ProducerConfig,
     PullConsumer,
@@ -21,6 +22,7 @@ from kourou import (
     SeenInMemory,
     SeenInSqlite,
     SendReceipt,
+    SimpleConsumer,
     blocking,
     by_key,
 )
@@ -70,6 +72,17 @@ async def poll() -> None:
         assert_type(await consumer.committed(queues[0]), int | None)
 
 
+async def receive() -> None:
+    async with SimpleConsumer("photos", "localhost:9876", start="earliest") as consumer:
+        consumer.subscribe("PhotoUploaded")
+        messages = await consumer.receive(max_messages=8, invisible_ms=30_000)
+        assert_type(messages, list[PoppedMessage])
+        async with consumer.message_scope(messages[0], renew_ms=600_000) as message:
+            assert_type(message.receipt.revive_at_ms, int)
+        await consumer.change_invisible(messages[1], 5_000)
+        await consumer.ack_all(messages[2:])
+
+
 async def administer() -> None:
     async with AdminClient("localhost:9876") as admin:
         assert_type(await admin.topic_list(), list[str])
@@ -100,5 +113,10 @@ def wait_instead() -> None:
     with consumer:
         for message in consumer:
             assert_type(message, MessageExt)
+    with blocking.SimpleConsumer("photos", "localhost:9876") as photos:
+        for popped in photos.receive():
+            assert_type(popped, PoppedMessage)
+            with photos.message_scope(popped) as same:
+                assert_type(same.body, bytes)
     with blocking.AdminClient("localhost:9876") as admin:
         assert_type(admin.topic_list(), list[str])
