@@ -30,6 +30,7 @@ from kourou.protocol.record.encode import RecordDraft, encode_record
 from kourou.protocol.routes import encode_topic_route
 from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
 from kourou.remoting.connection import Request
+from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.server import RemotingServer
@@ -131,7 +132,7 @@ class PopPeer:
 
             return serve
 
-        wrapped = {code: counted(handler) for code, handler in handlers.items()}
+        wrapped: dict[int, Handler] = {code: counted(handler) for code, handler in handlers.items()}
         return RemotingServer(self.runtime, wrapped, ConnectionLimits(), self.name)
 
     def _on_route(self, request: Request) -> RemotingCommand:

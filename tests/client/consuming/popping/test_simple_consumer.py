@@ -13,6 +13,7 @@ import pytest
 
 from kourou.client.consuming.acknowledging.redelivery import DeadLetter, RetryLater
 from kourou.client.consuming.simple_consumer import SimpleConsumer
+from kourou.client.pop_result import PoppedMessage
 from kourou.errors import (
     ClosedError,
     NoRouteError,
@@ -57,7 +58,7 @@ def test_batch_is_acknowledged_by_one_request_to_each_broker() -> None:
     async def body(rig: PopRig, consumer: SimpleConsumer) -> None:
         for peer in rig.peers:
             peer.add(*[b"x"] * 40)
-        received = []
+        received: list[PoppedMessage] = []
         while len(received) < 80:
             received += await consumer.receive(wait_ms=1_000)
         await consumer.ack_all(received)
