@@ -26,12 +26,12 @@ async def main() -> None:
 
     async with SimpleConsumer("resizers", start="earliest") as consumer:
         consumer.subscribe("PhotoUploaded")
-        handled = []
+        handled: set[str] = set()
         while len(handled) < 3:
             for message in await consumer.receive(max_messages=8, invisible_ms=30_000):
-                handled.append(message.body.decode())
                 async with consumer.message_scope(message, renew_ms=600_000):
-                    await resize(message.body.decode())
+                    handled.add(photo := message.body.decode())
+                    await resize(photo)
 
 
 asyncio.run(main())

@@ -360,3 +360,22 @@ def test_cancelled_future_cancels_its_message() -> None:
         assert isinstance(failed.exception(60), TransportError)
         assert not failed.cancel()
     assert given_up.cancelled()
+
+
+def test_simple_consumer_settles_messages_at_the_end_of_blocks(namesrv: str) -> None:
+    send(namesrv, "Settled", 3)
+    with blocking.SimpleConsumer("settlers", namesrv, start="earliest") as consumer:
+        consumer.subscribe("Settled")
+        received: list[kourou.PoppedMessage] = []
+        while len(received) < 3:
+            received += consumer.receive(wait_ms=10_000)
+        with consumer.message_scope(received[0], renew_ms=60_000) as message:
+            assert message is received[0]
+        with consumer.message_scope(received[1]):
+            raise DeadLetter("broken")
+        with pytest.raises(ZeroDivisionError), consumer.message_scope(received[2]):
+            _ = 1 / 0
+        (again,) = consumer.receive(wait_ms=30_000)
+        assert (again.msg_id, again.reconsume_times) == (received[2].msg_id, 1)
+        consumer.ack_all([again])
+        assert consumer.health().is_ok

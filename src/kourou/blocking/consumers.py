@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Literal, TypeVar
 
 from kourou.auth.credentials import AnyCredentials
@@ -21,6 +20,7 @@ from kourou.client.consuming.consumer_config import (
     SimpleConsumerConfig,
     Start,
 )
+from kourou.client.consuming.popping.message_scope import MessageScope as AsyncMessageScope
 from kourou.client.consuming.pull_consumer import PullConsumer as AsyncPullConsumer
 from kourou.client.consuming.push_consumer import PushConsumer as AsyncPushConsumer
 from kourou.client.consuming.simple_consumer import SimpleConsumer as AsyncSimpleConsumer
@@ -217,18 +217,24 @@ class SimpleConsumer(Blocking[AsyncSimpleConsumer]):
     stats = loop_method(AsyncSimpleConsumer.stats)
     health = loop_method(AsyncSimpleConsumer.health)
 
-    @contextmanager
-    def message_scope(
-        self, message: PoppedMessage, *, renew_ms: int | None = None
-    ) -> Iterator[PoppedMessage]:
+    def message_scope(self, message: PoppedMessage, *, renew_ms: int | None = None) -> MessageScope:
         """Settle the message at the end of the block; see `kourou.SimpleConsumer.message_scope`."""
-        scope = self._client.message_scope(message, renew_ms=renew_ms)
-        background.run(scope.__aenter__)
-        try:
-            yield message
-        except BaseException as error:
-            failure = error
-            if not background.run(lambda: scope.__aexit__(type(failure), failure, None)):
-                raise
-        else:
-            background.run(lambda: scope.__aexit__(None, None, None))
+        return MessageScope(self._client.message_scope(message, renew_ms=renew_ms))
+
+
+class MessageScope:
+    """The blocking form of the scope of `SimpleConsumer.message_scope`."""
+
+    def __init__(self, scope: AsyncMessageScope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> PoppedMessage:
+        return background.run(self._scope.__aenter__)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        return background.run(lambda: self._scope.__aexit__(kind, error, traceback))

@@ -24,9 +24,14 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import ProducerConfig
-from kourou.client.consuming.consumer_config import PullConsumerConfig, PushConsumerConfig
+from kourou.client.consuming.consumer_config import (
+    PullConsumerConfig,
+    PushConsumerConfig,
+    SimpleConsumerConfig,
+)
 from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.client.consuming.simple_consumer import SimpleConsumer
 from kourou.client.sending.producer import Producer
 from kourou.client.sending.transaction import TransactionCheck
 from kourou.client.sending.transaction_producer import TransactionProducer
@@ -196,6 +201,12 @@ class Cluster:
     ) -> PullConsumer:
         """Return a pull consumer, not started."""
         return PullConsumer(group, self.namesrv_addr, config=config, runtime=self.runtime)
+
+    def simple_consumer(
+        self, group: str = "poppers", config: SimpleConsumerConfig | None = None
+    ) -> SimpleConsumer:
+        """Return a simple consumer, not started."""
+        return SimpleConsumer(group, self.namesrv_addr, config=config, runtime=self.runtime)
 
     def admin(self) -> AdminClient:
         """Return an admin client, not started."""
