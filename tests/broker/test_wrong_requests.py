@@ -194,7 +194,7 @@ def test_a_heartbeat_of_two_groups_that_is_refused_registers_neither() -> None:
     run_virtual(main())
 
 
-@pytest.mark.parametrize("code", [-1, 0, 200_050, 999, 2**31 - 1])
+@pytest.mark.parametrize("code", [-1, 0, 200_070, 999, 2**31 - 1])
 def test_a_code_that_is_not_served_is_answered(code: int) -> None:
     async def main() -> None:
         async with served() as running:

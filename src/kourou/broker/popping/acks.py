@@ -158,7 +158,8 @@ class AckHandlers:
         body = request.command.body
         batch = decode_record(BatchAckMessages, body) if body else None
         if batch is None or not batch.acks:
-            return response(request.command, ResponseCode.NO_MESSAGE)
+            text = "the batch has no acknowledgement: send at least one"
+            return response(request.command, ResponseCode.NO_MESSAGE, text)
         for ack in batch.acks:
             check_not_reserved(ack.consumer_group, ack.topic)
         answer = AckAnswer(partial(_reply, request))
@@ -380,8 +381,6 @@ class AckHandlers:
         high = self._reader.max_offset(topic.name, queue_id)
         if low <= offset < high or (is_end_allowed and offset == high):
             return None
-        if not is_end_allowed:
-            return response(command, ResponseCode.NO_MESSAGE)
         text = (
             f"offset is illegal, key:{topic.name}@{queue_id}, commit:{offset}, store:{low}~{high}"
         )

@@ -8,7 +8,7 @@ from kourou.broker.popping.pop_run import Popped, PopRun
 from kourou.broker.popping.revived import REVIVED_FROM
 from kourou.model.properties import POP_CK, decode_properties, encode_properties
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
+from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, response
 from kourou.protocol.popping.info_strings import ENTRY_END, offsets_entry, start_offset_entry
 from kourou.protocol.popping.receipt_handles import ReceiptHandle
 from kourou.protocol.popping.topic_names import topic_kind
@@ -43,10 +43,9 @@ def empty_answer(run: PopRun, now_ms: int, code: ResponseCode) -> RemotingComman
 def refusal_answer(command: RemotingCommand, code: int, text: str) -> RemotingCommand:
     """Return the answer to a refused pop, with Java's empty header."""
     fields = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": "0"}
-    return RemotingCommand(
-        code, fields, opaque=command.opaque, flag=FLAG_RESPONSE, remark=text,
-        serialize_type=command.serialize_type,
-    )  # fmt: skip
+    answer = response(command, code, text)
+    answer.ext_fields = fields
+    return answer
 
 
 def _answer(
