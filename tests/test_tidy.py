@@ -19,7 +19,6 @@ ONE_TREE = "errors.py"  # exception: all error classes in one module, to registe
 SHARD_CODE_LINES = 60  # a module below, with one importer, needs a reason
 SHARDS = {
     "kourou.auth.signature": "servers will verify what clients sign",
-    "kourou.broker.popping.popped_offsets": "a search of the log, beside the room's composition",
     "kourou.broker.transactions.transaction_config": "a section of the configuration, as timers'",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
     "kourou.console.exposition": "imported only if prometheus_client is installed",

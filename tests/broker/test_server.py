@@ -114,7 +114,7 @@ def test_a_broker_without_name_servers_serves_on_a_free_port() -> None:
 @pytest.mark.parametrize(
     ("code", "answer"),
     [
-        (RequestCode.POP_MESSAGE, 3),
+        (RequestCode.POP_LITE_MESSAGE, 3),
         (9999, 3),
     ],
 )

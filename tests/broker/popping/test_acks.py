@@ -6,12 +6,15 @@ import asyncio
 
 import pytest
 
+from kourou.broker.administration.broker_metrics import read_metrics
+from kourou.broker.popping.pop_config import PopConfig
 from kourou.errors import StoreReadOnlyError
+from kourou.metrics import Sample
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.popping.receipt_handles import decode_receipt_handle
 from kourou.protocol.popping.topic_names import revive_topic
-from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 from tests.broker.popping.pop_rig import GROUP, TOPIC, Got, PopRig, batch_of, changed_handle
 
 
@@ -24,6 +27,12 @@ def revive_records(broker: SimulatedBroker) -> int:
 
 async def put(rig: PopRig, count: int) -> None:
     await rig.put(*(b"%d" % number for number in range(count)))
+
+
+async def metric(broker: SimulatedBroker, name: str) -> float:
+    """Return the sum of all samples of a metric."""
+    [family] = [one for one in await read_metrics(broker.components) if one.name == name]
+    return sum(one.value for one in family.samples if isinstance(one, Sample))
 
 
 def test_acks_of_one_turn_share_a_record_and_are_all_answered() -> None:
@@ -289,5 +298,63 @@ def test_messages_of_recreated_topic_are_not_touched_by_pops_of_the_deleted_one(
         await asyncio.sleep(20)
         assert (await rig.pop()).bodies == [], "the old checkpoint revives nothing"
         assert broker.topics.get(f"%RETRY%{GROUP}_{TOPIC}") is None
+
+    run_with_broker(test, is_delivering=True)
+
+
+def test_acknowledged_checkpoint_needs_no_second_copy() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await put(rig, 3)
+        await asyncio.sleep(1)
+        got = await rig.pop(invisible_time=5_000)
+        await rig.ack_all(got)
+        before = revive_records(broker)
+        await asyncio.sleep(10)
+        assert revive_records(broker) == before
+        assert broker.components.popping.in_flight.message_count == 0
+
+    run_with_broker(test, is_delivering=True)
+
+
+def test_metrics_and_statistics_tell_of_pops() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await put(rig, 3)
+        got = await rig.pop(invisible_time=2_000)
+        await rig.ack(got.handles[0][1], 0)
+        assert await metric(broker, "rocketmq_pop_in_flight_messages") == 2
+        await asyncio.sleep(4)
+        assert await metric(broker, "rocketmq_pop_revive_retry_messages_total") == 2
+        for kind in ("CK", "ACK"):
+            assert broker.stats.named(f"GROUP_{kind}_NUMS") == {f"{TOPIC}@{GROUP}": 1}
+            assert sum(broker.stats.named(f"BROKER_{kind}_NUMS").values()) == 1
+
+    run_with_broker(test, is_delivering=True)
+
+
+def test_group_with_too_many_messages_in_flight_gets_no_more() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await put(rig, 9)
+        first = await rig.pop(max_msg_nums=3)
+        assert len(first.bodies) == 3
+        assert (await rig.pop()).bodies == []
+        await rig.ack_all(first)
+        assert len((await rig.pop()).bodies) == 6
+
+    config = small_config(
+        pop=PopConfig(enable_pop_message_threshold=True, pop_inflight_message_threshold=2)
+    )
+    run_with_broker(test, config=config, is_delivering=True)
+
+
+def test_topic_with_queues_of_batches_is_refused_by_name() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        broker.topics.put(TopicConfig("B", 1, 1, attributes={"queue.type": "BatchCQ"}))
+        answer = await rig.pop_later(topic="B")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "BatchCQ" in (answer.remark or "")
 
     run_with_broker(test, is_delivering=True)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from kourou.broker.context import BrokerContext
+from kourou.broker.popping.buffer_scans import BufferScans
 from kourou.broker.popping.checkpoint import CheckpointKey
 from kourou.broker.popping.in_flight import InFlight
 from kourou.broker.popping.revive_log import ReviveLog
@@ -59,12 +60,19 @@ class _Acks:
 class AckWriter:
     """Stores acks for the revive topic."""
 
-    def __init__(self, context: BrokerContext, revive_log: ReviveLog, in_flight: InFlight) -> None:
-        """Store acks of the checkpoints of `in_flight`."""
+    def __init__(
+        self,
+        context: BrokerContext,
+        revive_log: ReviveLog,
+        in_flight: InFlight,
+        scans: BufferScans,
+    ) -> None:
+        """Store acks of the checkpoints of `in_flight`; those of buffered ones go to `scans`."""
         self._commit = context.commit
         self._clock = context.clock
         self._revive_log = revive_log
         self._in_flight = in_flight
+        self._scans = scans
         self._added: dict[CheckpointKey, _Acks] = {}
         self._unstored: dict[CheckpointKey, int] = {}
 
@@ -85,8 +93,12 @@ class AckWriter:
             key: of the checkpoint.
             offsets: the queue offsets of the messages; at least one.
             place: queue of the checkpoint, and the time at which its messages become visible.
-            answer: settled when the acks are stored or refused.
+            answer: settled when the acks are stored or refused; not if they are buffered.
         """
+        offsets = tuple(offsets)
+        if self._scans.ack(key, offsets):
+            self._in_flight.ack_all(key, offsets)
+            return
         if not self._added:
             self._commit.call_before_write(self._put)
         acks = self._added.get(key)

@@ -30,6 +30,7 @@ from typing import Final
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.ack_writer import AckAnswer, AckWriter
+from kourou.broker.popping.buffer_scans import BufferScans
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint
 from kourou.broker.popping.in_flight import InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery
@@ -77,6 +78,7 @@ class AckHandlers:
         writer: AckWriter,
         revive_log: ReviveLog,
         in_flight: InFlight,
+        scans: BufferScans,
         recovery: InFlightRecovery,
         ordered: OrderedPops,
         starts: PopStarts,
@@ -87,6 +89,7 @@ class AckHandlers:
         self._writer = writer
         self._revive_log = revive_log
         self._in_flight = in_flight
+        self._scans = scans
         self._recovery = recovery
         self._ordered = ordered
         self._starts = starts
@@ -354,6 +357,7 @@ class AckHandlers:
                 request.reply(response(command, CODES[result.status], text, _UNSET))
                 return
             self._in_flight.change_stored(old, header.offset)
+            self._scans.ack(old, (header.offset,))
             request.reply(_changed(command, pop_time_ms, header.invisible_time, revive_queue))
 
         self._in_flight.change(old, header.offset, changed)

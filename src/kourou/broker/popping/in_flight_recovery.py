@@ -18,13 +18,14 @@ from kourou.broker.popping.checkpoint import (
     checkpoint_of,
     key_of_ack,
 )
-from kourou.broker.popping.in_flight import InFlight
+from kourou.broker.popping.in_flight import DueCopies, InFlight
 from kourou.broker.popping.revive_log import REVIVE_PREFIX
 from kourou.broker.timer.timers import Timers
-from kourou.errors import MalformedBodyError, MalformedMessageError
+from kourou.errors import MalformedBodyError, MalformedMessageError, ServiceNotAvailableError
 from kourou.model.properties import TAGS
+from kourou.protocol.codes import ResponseCode
 from kourou.protocol.popping.revive_records import CHECKPOINT_TAG, decode_ack, decode_checkpoint
-from kourou.store.timer.timer_record import read_timer_record
+from kourou.store.timer.timer_record import TimerRecord, read_timer_record
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ READ_RECORDS: Final = 2_000
 ADD_RECORDS: Final = 200
 """Records that are added in one iteration of the event loop."""
 RETRY_MS: Final = 1_000
+TIMER_CHECK_MS: Final = 20
+"""How often to look whether the timer has read its topic."""
 
 
 class WaitingAck(NamedTuple):
@@ -54,6 +57,7 @@ class InFlightRecovery:
         context: BrokerContext,
         timers: Timers,
         in_flight: InFlight,
+        copies: DueCopies,
         topics: Iterable[str],
         wait_read: Callable[[], Awaitable[None]],
     ) -> None:
@@ -63,6 +67,7 @@ class InFlightRecovery:
             context: the broker's state and services.
             timers: hold what is not due yet.
             in_flight: gets the checkpoints.
+            copies: is complete as soon as `in_flight` is.
             topics: all revive topics.
             wait_read: waits until the present records of all revive queues are read.
         """
@@ -72,13 +77,22 @@ class InFlightRecovery:
         self._broker_name = context.config.broker_name
         self._timers = timers
         self._in_flight = in_flight
+        self._copies = copies
         self._topics = tuple(topics)
         self._wait_read = wait_read
         self._completed = asyncio.Event()
 
     async def wait(self) -> None:
-        """Wait until all checkpoints are known."""
+        """Wait until all checkpoints are known.
+
+        Raises:
+            ServiceNotAvailableError: the broker stops before.
+        """
         await self._completed.wait()
+        if not self.is_complete:
+            raise ServiceNotAvailableError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping"
+            )
 
     async def run(self) -> None:
         """Recover; tried again until it succeeds."""
@@ -95,11 +109,11 @@ class InFlightRecovery:
                 is_failing = True
                 await asyncio.sleep(RETRY_MS / 1000)
             else:
-                self.end()
+                self.is_complete = self._copies.is_complete = True
+                self._completed.set()
 
     def end(self) -> None:
-        """Take all checkpoints as known."""
-        self.is_complete = True
+        """Refuse requests that wait: the broker stops."""
         self._completed.set()
 
     async def _recover_waiting(self) -> list[WaitingAck]:
@@ -108,6 +122,8 @@ class InFlightRecovery:
         Raises:
             OSError: timer log or commit log cannot be read.
         """
+        while not self._timers.has_recovered:  # noqa: ASYNC110 - it is so within milliseconds
+            await asyncio.sleep(TIMER_CHECK_MS / 1000)
         positions = await self._timers.waiting_records(self._topics)
         acks: list[WaitingAck] = []
         for at in range(0, len(positions), READ_RECORDS):
@@ -148,8 +164,17 @@ class InFlightRecovery:
         timer = read_timer_record(record)
         if not timer.topic.startswith(REVIVE_PREFIX):
             return None
-        body = timer.header.body(record)
-        if timer.properties.get(TAGS) == CHECKPOINT_TAG:
-            return checkpoint_of(decode_checkpoint(body), self._broker_name)
-        ack = decode_ack(body)
-        return WaitingAck(key_of_ack(ack, self._broker_name), ack.offsets)
+        return read_revive_record(timer, self._broker_name)
+
+
+def read_revive_record(timer: TimerRecord, broker_name: str) -> PopCheckpoint | WaitingAck:
+    """Return the checkpoint or ack of a record of the timer topic.
+
+    Raises:
+        MalformedBodyError: it is neither.
+    """
+    body = timer.header.body(timer.record)
+    if timer.properties.get(TAGS) == CHECKPOINT_TAG:
+        return checkpoint_of(decode_checkpoint(body), broker_name)
+    ack = decode_ack(body)
+    return WaitingAck(key_of_ack(ack, broker_name), ack.offsets)

@@ -26,7 +26,7 @@ from functools import partial
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint
-from kourou.broker.popping.in_flight import InFlight
+from kourou.broker.popping.checkpoint_writer import CheckpointWriter, NewCheckpoint
 from kourou.broker.popping.ordered import OrderedPops
 from kourou.broker.popping.pop_answers import (
     body_of,
@@ -74,7 +74,7 @@ class PopHandler:
         offsets: ConsumerOffsets,
         reads: PopReads,
         revive_log: ReviveLog,
-        in_flight: InFlight,
+        writer: CheckpointWriter,
         ordered: OrderedPops,
         holds: PopHolds,
         release: Callable[[Sequence[PopCheckpoint], int], None],
@@ -87,7 +87,7 @@ class PopHandler:
             offsets: committed offsets.
             reads: read and verify messages.
             revive_log: builds the messages of checkpoints.
-            in_flight: the checkpoints whose messages are invisible.
+            writer: stores checkpoints, and moves offsets.
             ordered: the order infos.
             holds: the held pops.
             release: makes the messages of checkpoints of a revive queue visible at once.
@@ -99,7 +99,7 @@ class PopHandler:
         self._offsets = offsets
         self._reads = reads
         self._revive_log = revive_log
-        self._in_flight = in_flight
+        self._writer = writer
         self._ordered = ordered
         self._holds = holds
         self._release = release
@@ -194,7 +194,7 @@ class PopHandler:
         queue = step.queue
         if run.room <= 0 and step.is_extra:
             return True
-        is_locked = queue in self._locked
+        is_locked = queue in self._locked or self._writer.has_too_many(queue)
         if is_locked or run.room <= 0:
             backlog = self._backlog(run, queue)
             run.rest += backlog
@@ -245,7 +245,7 @@ class PopHandler:
             "pop.offset_corrected topic=%s group=%s queue_id=%d from=%d to=%d",
             queue.topic, queue.group, queue.queue_id, offset, read.next_offset,
         )  # fmt: skip
-        self._commit(queue, read.next_offset)
+        self._offsets.commit(queue.group, queue.topic, queue.queue_id, read.next_offset)
         return read.next_offset
 
     def _take(self, run: PopRun, step: PopStep, offset: int, read: QueueRead) -> None:
@@ -265,7 +265,7 @@ class PopHandler:
             run.starts.add(text)
             run.count += len(read.offsets)
         elif read.next_offset > offset:
-            self._commit(queue, read.next_offset)  # nothing matched up to there
+            self._writer.skip(queue, read.next_offset)
             if left > 0:
                 run.readable.append(queue)
 
@@ -287,17 +287,15 @@ class PopHandler:
         now_ms = context.clock.now_ms()
         pop_time_ms = self._starts.pop_time(now_ms, run.starts)
         checkpoints = [self._checkpoint(run, popped, pop_time_ms) for popped in run.popped]
+        added = [
+            NewCheckpoint(checkpoint, popped.read.next_offset)
+            for checkpoint, popped in zip(checkpoints, run.popped, strict=True)
+        ]
         try:
-            drafts = [
-                self._revive_log.checkpoint_draft(one, run.revive_queue, now_ms)
-                for one in checkpoints
-            ]
+            self._writer.put(added, run.revive_queue, partial(self._stored, run, checkpoints))
         except BaseException:
             self._unlock_all(run)
             raise
-        for checkpoint in checkpoints:
-            self._in_flight.add(checkpoint)
-        context.commit.put(drafts, now_ms, partial(self._stored, run, checkpoints))
         return None
 
     async def _finish_ordered(self, run: PopRun) -> RemotingCommand:
@@ -332,8 +330,6 @@ class PopHandler:
             if result.status is PutStatus.OK:
                 self._answer(run, checkpoints)
             else:
-                for checkpoint in checkpoints:
-                    self._in_flight.settle(checkpoint.key)
                 text = f"the checkpoint was not stored: {result.status.name}: {result.reason}"
                 command = run.request.command
                 run.request.reply(refusal_answer(command, CODES[result.status], text))
@@ -346,7 +342,6 @@ class PopHandler:
     def _answer(self, run: PopRun, checkpoints: Sequence[PopCheckpoint]) -> None:
         """Commit the offsets, and send the messages or make them visible again."""
         for popped in run.popped:
-            self._commit(popped.queue, popped.read.next_offset)
             self._count(popped)
         request = run.request
         if request.connection.is_open and not request.is_oneway:
@@ -365,12 +360,6 @@ class PopHandler:
             keeps_retry_topic=config.pop.pop_response_return_actual_retry_topic,
         )
         return found_answer(run, pop_time_ms, body, counts_text)
-
-    def _commit(self, queue: PopQueue, offset: int) -> None:
-        """Move the group's offset, unless an administrator has reset it meanwhile."""
-        key = (queue.group, queue.topic, queue.queue_id)
-        if not self._offsets.is_reset(*key) and self._context.topics.get(queue.topic) is not None:
-            self._offsets.commit(*key, offset)
 
     def _count(self, popped: Popped) -> None:
         topic, group, queue_id = popped.queue

@@ -17,6 +17,7 @@ from typing import Final
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.consuming.young_queues import YoungQueues
 from kourou.broker.context import BrokerContext
+from kourou.broker.popping.buffer import MergeBuffer, PoppedQueue
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.model.topic import is_retry_topic
 
@@ -32,6 +33,7 @@ class PopStarts:
         self,
         context: BrokerContext,
         offsets: ConsumerOffsets,
+        buffer: MergeBuffer,
         on_reset: Callable[[PopQueue], None],
     ) -> None:
         """Read and commit `offsets`.
@@ -39,12 +41,14 @@ class PopStarts:
         Args:
             context: the broker's state and services.
             offsets: committed offsets of groups.
+            buffer: the merge buffer, whose checkpoints precede the next pop.
             on_reset: called with each queue whose reset is applied.
         """
         self._config = context.live_config
         self._reader = context.store.reader
         self._young = YoungQueues(context)
         self._offsets = offsets
+        self._buffer = buffer
         self._on_reset = on_reset
         self._starts_by_time: dict[int, set[str]] = {}
 
@@ -58,7 +62,7 @@ class PopStarts:
             return reset_to
         committed = self._offsets.query(group, topic, queue_id)
         if committed is not None:
-            return committed
+            return self._after_buffered(queue, committed)
         offset = self._init_offset(topic, queue_id, init_mode)
         self._offsets.commit(group, topic, queue_id, offset)
         return offset
@@ -67,7 +71,14 @@ class PopStarts:
         """Return the offset of the next read; commits nothing."""
         topic, group, queue_id = queue
         committed = self._offsets.query(group, topic, queue_id)
-        return self._init_offset(topic, queue_id, init_mode) if committed is None else committed
+        if committed is None:
+            return self._init_offset(topic, queue_id, init_mode)
+        return self._after_buffered(queue, committed)
+
+    def _after_buffered(self, queue: PopQueue, committed: int) -> int:
+        """Return the offset after the messages in the merge buffer, which is not committed yet."""
+        latest = self._buffer.latest_offset(PoppedQueue(*queue))
+        return committed if latest is None else max(committed, latest)
 
     def _init_offset(self, topic: str, queue_id: int, init_mode: int) -> int:
         if init_mode == INIT_MIN or is_retry_topic(topic):

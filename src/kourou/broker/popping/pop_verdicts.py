@@ -14,6 +14,7 @@ The rules are applied in Java's order, each with Java's response code and text:
     29   the queue does not exist
     26   the group does not exist and may not be created
     16   the group may not consume
+    1    POP: the topic has queues of batches, which cannot be revived; Java fails to revive them
     23   the filter does not parse
 
 Source: PopMessageProcessor.java, PeekMessageProcessor.java, NotificationProcessor.java,
@@ -28,6 +29,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.popping.pop_filters import PopFilter, parse_filter
 from kourou.broker.pulling.verdicts import Refusal
 from kourou.broker.reserved import reserved_reason
+from kourou.broker.topic_attributes import has_batch_queues
 from kourou.errors import FilterSyntaxError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig
@@ -93,6 +95,9 @@ def judge_pop(header: PopMessageRequestHeader, facts: PopFacts) -> PermittedPop 
     if isinstance(found, Refusal):
         return found
     topic, group = found
+    if has_batch_queues(topic):
+        text = f"topic {topic.name} has queues of batches (queue.type=BatchCQ): pull it instead"
+        return Refusal("batches", ResponseCode.SYSTEM_ERROR, text)
     try:
         pop_filter = parse_filter(header.topic, header.exp_type, header.exp)
     except FilterSyntaxError:

@@ -7,13 +7,13 @@ once more, also those that it has acknowledged; and messages would be revived tw
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.popping.checkpoint import CheckpointKey
 from kourou.broker.popping.pop_run import PopQueue
-from kourou.broker.popping.revive_log import LOG_END, log_end_of
+from kourou.broker.popping.revive_log import LOG_END, log_end_of, next_offset_of
 from kourou.broker.popping.revived import REVIVED_MARK, revived_origin
 from kourou.disk import Disk
 from kourou.errors import MalformedBodyError
@@ -65,7 +65,7 @@ def find_pops(disk: Disk, segment_bytes: int, positions: tuple[int, int]) -> Log
             properties = decode_properties(text)
             log_end = log_end_of(properties)
             if properties.get(TAGS) == CHECKPOINT_TAG and (log_end or 0) >= popped_from:
-                _add_popped(found, header.body(piece.buffer))
+                _add_popped(found, properties, header.body(piece.buffer))
         elif REVIVED_MARK in text:
             origin = revived_origin(decode_properties(text))
             if origin is not None:
@@ -73,13 +73,15 @@ def find_pops(disk: Disk, segment_bytes: int, positions: tuple[int, int]) -> Log
     return found
 
 
-def _add_popped(found: LogFindings, body: bytes) -> None:
+def _add_popped(found: LogFindings, properties: Mapping[str, str], body: bytes) -> None:
+    following = next_offset_of(properties)
+    if following is None:
+        return
     try:
         record = decode_checkpoint(body)
     except MalformedBodyError:
         return  # sent by a client
     queue = PopQueue(record.topic, record.group, record.queue_id)
-    following = record.start_offset + max(record.diffs or (0,)) + 1
     found.popped[queue] = max(found.popped.get(queue, 0), following)
 
 

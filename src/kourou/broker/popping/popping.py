@@ -9,8 +9,12 @@ from typing import Final
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.ack_writer import AckWriter
 from kourou.broker.popping.acks import AckHandlers
-from kourou.broker.popping.in_flight import InFlight
-from kourou.broker.popping.in_flight_recovery import InFlightRecovery
+from kourou.broker.popping.buffer import PoppedQueue
+from kourou.broker.popping.buffer_scans import BufferScans
+from kourou.broker.popping.checkpoint import PopCheckpoint
+from kourou.broker.popping.checkpoint_writer import CheckpointWriter
+from kourou.broker.popping.in_flight import DueCopies, InFlight
+from kourou.broker.popping.in_flight_recovery import InFlightRecovery, read_revive_record
 from kourou.broker.popping.notifications import NotificationHandlers
 from kourou.broker.popping.ordered import OrderedPops
 from kourou.broker.popping.peek import PeekHandler
@@ -21,16 +25,18 @@ from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.popped_offsets import commit_popped, find_pops
 from kourou.broker.popping.revive import ReviveParts, Revives
-from kourou.broker.popping.revive_log import ReviveLog
+from kourou.broker.popping.revive_log import REVIVE_PREFIX, ReviveLog
 from kourou.broker.popping.revive_store import ReviveStore
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.tables import Tables
 from kourou.broker.timer.timers import Timers
+from kourou.errors import MalformedBodyError
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2
 from kourou.remoting.connection import Connection
 from kourou.remoting.dispatch import Handler
+from kourou.store.timer.timer_record import TimerRecord
 
 
 class Popping:
@@ -41,6 +47,7 @@ class Popping:
         notification_holds: the held notifications.
         ordered: the order infos of ordered pops.
         recovery: makes the checkpoints from before the start known.
+        scans: the merge buffer, and what stores its checkpoints.
         revives: the loops that make messages visible again.
         in_flight: the checkpoints whose messages are invisible.
     """
@@ -59,7 +66,8 @@ class Popping:
             context, tables.order_infos, tables.offsets, (self.holds, self.notification_holds)
         )
         revive_log = ReviveLog(context, timers)
-        writer = AckWriter(context, revive_log, self.in_flight)
+        self.scans: Final = BufferScans(context, tables.offsets, revive_log.checkpoint_draft)
+        writer = AckWriter(context, revive_log, self.in_flight, self.scans)
         parts = ReviveParts(
             context,
             tables.offsets,
@@ -70,8 +78,15 @@ class Popping:
             lambda: self.recovery.is_complete,
         )
         self.revives: Final = Revives(parts, revive_log)
+        self._copies = DueCopies(self.in_flight)
+        timers.skips_due = self._skips_copy
         self.recovery: Final = InFlightRecovery(
-            context, timers, self.in_flight, self.revives.topics, self.revives.wait_read
+            context,
+            timers,
+            self.in_flight,
+            self._copies,
+            self.revives.topics,
+            self.revives.wait_read,
         )
         self._recovery_task: asyncio.Task[None] | None = None
         self._handlers = self._build_handlers(revive_log, writer, reads)
@@ -80,7 +95,7 @@ class Popping:
         self, revive_log: ReviveLog, writer: AckWriter, reads: VerifiedReads
     ) -> dict[int, Handler]:
         context = self._context
-        starts = PopStarts(context, self._offsets, self.ordered.clear)
+        starts = PopStarts(context, self._offsets, self.scans.buffer, self._clear_queue)
         pop_reads = PopReads(context.store, reads, context.live_config)
         notifications = NotificationHandlers(
             context,
@@ -94,6 +109,7 @@ class Popping:
             writer=writer,
             revive_log=revive_log,
             in_flight=self.in_flight,
+            scans=self.scans,
             recovery=self.recovery,
             ordered=self.ordered,
             starts=starts,
@@ -104,7 +120,7 @@ class Popping:
             offsets=self._offsets,
             reads=pop_reads,
             revive_log=revive_log,
-            in_flight=self.in_flight,
+            writer=CheckpointWriter(context, self._offsets, revive_log, self.in_flight, self.scans),
             ordered=self.ordered,
             holds=self.holds,
             release=self.revives.release,
@@ -155,6 +171,7 @@ class Popping:
         if self._recovery_task is not None:
             self._recovery_task.cancel()
         self.recovery.end()  # requests that wait continue
+        await self.scans.stop()
         await self.revives.stop()
 
     def abandon(self) -> None:
@@ -162,6 +179,7 @@ class Popping:
         self.close()
         if self._recovery_task is not None:
             self._recovery_task.cancel()
+        self.scans.close()
         self.revives.abandon()
 
     def on_arrivals(self, arrivals: Sequence[Arrived]) -> None:
@@ -177,7 +195,7 @@ class Popping:
 
     def on_offset_reset(self, group: str, topic: str, queue_id: int) -> None:
         """End the block of a queue whose offset was reset, and wake a request for it."""
-        self.ordered.clear(PopQueue(topic, group, queue_id))
+        self._clear_queue(PopQueue(topic, group, queue_id))
         for holds in (self.holds, self.notification_holds):
             holds.wake(topic, group, queue_id)
 
@@ -186,6 +204,7 @@ class Popping:
         if self._context.topics.get(topic) is None:
             self.in_flight.forget(topic=topic)
             self.ordered.remove_topic(topic)
+            self.scans.buffer.remove_topic(topic)
         for holds in (self.holds, self.notification_holds):
             holds.serve_topic(topic)
 
@@ -194,6 +213,7 @@ class Popping:
         if self._context.groups.get(group) is None:
             self.in_flight.forget(group=group)
             self.ordered.remove_group(group)
+            self.scans.buffer.remove_group(group)
         for holds in (self.holds, self.notification_holds):
             holds.serve_group(group)
 
@@ -206,6 +226,23 @@ class Popping:
     def _hold_limits(self) -> HoldLimits:
         config = self._context.live_config.current.pop
         return HoldLimits(config.pop_polling_size, config.max_pop_polling_size)
+
+    def _clear_queue(self, queue: PopQueue) -> None:
+        """End the block of a queue that is reset, and commit nothing for earlier pops of it."""
+        self.ordered.clear(queue)
+        self.scans.buffer.clear_queue(PoppedQueue(*queue))
+
+    def _skips_copy(self, timer: TimerRecord) -> bool:
+        """Return whether a due record of the revive topic is of no use: all is acknowledged."""
+        if not self._copies.is_complete or not timer.topic.startswith(REVIVE_PREFIX):
+            return False
+        try:
+            record = read_revive_record(timer, self._context.config.broker_name)
+        except MalformedBodyError:
+            return False  # the revive loop logs it
+        if isinstance(record, PopCheckpoint):
+            return not self._copies.needs_checkpoint(record.key, record.revive_at_ms)
+        return not self._copies.needs_ack(record.key, timer.due_at_ms)
 
     def _is_blocked(self, queue: PopQueue, attempt_id: str | None) -> bool:
         return self.ordered.block(queue, attempt_id) is not None

@@ -24,8 +24,9 @@ from kourou.protocol.popping.topic_names import revive_topic
 from kourou.protocol.record.encode import RecordDraft
 
 LOG_END: Final = "KOUROU_POP_LOG_END"
-"""Property of a checkpoint: the end of the log when its messages were popped. A message at one of
-its offsets that lies beyond is another one: the topic was deleted and created again."""
+"""Property of a checkpoint: the end of the log when its messages were popped, and possibly the
+offset that the group may commit. A message at one of its offsets that lies beyond that end is
+another one: the topic was deleted and created again."""
 
 REVIVE_PREFIX: Final = revive_topic("")
 """Prefix of the revive topics of all clusters."""
@@ -63,9 +64,20 @@ class ReviveLog:
         return self._counter % self._config.current.pop.revive_queue_num
 
     def checkpoint_draft(
-        self, checkpoint: PopCheckpoint, queue_id: int, now_ms: int
+        self,
+        checkpoint: PopCheckpoint,
+        queue_id: int,
+        now_ms: int,
+        next_offset: int | None = None,
     ) -> RecordDraft:
         """Return the message of a checkpoint; due a second before its messages are visible again.
+
+        Args:
+            checkpoint: the checkpoint.
+            queue_id: its revive queue.
+            now_ms: the time.
+            next_offset: the offset that the group may commit when it is stored; None if messages
+                before it may be in checkpoints that are not stored.
 
         Raises:
             MessageIllegalError: the timer cannot hold it for so long.
@@ -74,7 +86,8 @@ class ReviveLog:
         record = checkpoint.record()
         properties = checkpoint_properties(record)
         if checkpoint.log_end is not None:
-            properties[LOG_END] = str(checkpoint.log_end)
+            text = str(checkpoint.log_end)
+            properties[LOG_END] = text if next_offset is None else f"{text} {next_offset}"
         return self._draft(encode_checkpoint(record), properties, queue_id, now_ms)
 
     def ack_draft(
@@ -108,5 +121,13 @@ class ReviveLog:
 
 def log_end_of(properties: Mapping[str, str]) -> int | None:
     """Return the end of the log at the pop of a checkpoint; None if the record does not tell it."""
-    text = properties.get(LOG_END, "")
+    return _number(properties.get(LOG_END, "").partition(" ")[0])
+
+
+def next_offset_of(properties: Mapping[str, str]) -> int | None:
+    """Return the offset that the group of a checkpoint may commit; None if it does not tell."""
+    return _number(properties.get(LOG_END, "").partition(" ")[2])
+
+
+def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None

@@ -117,6 +117,8 @@ class ReviveStore:
         if topics.get(key.topic) is None or self._context.groups.get(key.group) is None:
             return result  # deleted
         found, damaged = await self._read(checkpoint)
+        if not found and not damaged:
+            return result  # expired, or of a topic that was deleted
         topic = await self._retry_topic(checkpoint)
         if topic is None:
             return await self._put_later(checkpoint, list(checkpoint.unacked()), revive_queue)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final
 
@@ -73,6 +73,7 @@ class Timers:
     Attributes:
         counts: counts of waiting and processed messages.
         storage: opens the files, and makes them durable.
+        skips_due: returns whether a due message need not be delivered; None if all are.
     """
 
     def __init__(self, context: BrokerContext, storage: TimerStorage, counts: TimerCounts) -> None:
@@ -95,6 +96,7 @@ class Timers:
         self._set_aside_rate = LogRate()
         self._skip_rate = LogRate()
         self._level = TimerLevel()
+        self.skips_due: Callable[[TimerRecord], bool] | None = None
         self._files: TimerFiles | None = None
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -180,6 +182,14 @@ class Timers:
         return max(0, self._clock.now_ms() - min(dues)) if dues else 0
 
     @property
+    def has_recovered(self) -> bool:
+        """Whether all messages from before the start are in the wheel; also True if it is off."""
+        files = self._files
+        if files is None:
+            return not self._config.current.timer.timer_wheel_enable
+        return files.queue_offset >= self._recover_until
+
+    @property
     def level_ms(self) -> int:
         """The time up to which all due messages are delivered, epoch milliseconds.
 
@@ -187,7 +197,7 @@ class Timers:
         destination queue, or was recalled. 0 before the recovery has ended, or if the timer is off.
         """
         files = self._files
-        if files is None or files.queue_offset < self._recover_until:
+        if files is None or not self.has_recovered:
             return 0
         level = self._level
         intake, now_ms = self._intake, self._clock.now_ms()
@@ -362,7 +372,11 @@ class Timers:
             self._log_skipped(str(error))
             return
         is_final = not entry.is_roll and not timer.is_delete
-        if (is_final and self._slots.is_recalled(timer.key)) or self._was_delivered(key):
+        is_dropped = is_final and (
+            self._slots.is_recalled(timer.key)
+            or (self.skips_due is not None and self.skips_due(timer))
+        )
+        if is_dropped or self._was_delivered(key):
             self.counts.dequeued(timer.counted_topic)
             self._settle(near, number)
             return

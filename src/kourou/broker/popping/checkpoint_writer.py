@@ -1,0 +1,148 @@
+"""Stores the checkpoints of pops, in the log or the merge buffer, and commits offsets after them.
+
+    buffer off    all checkpoints of a pop are stored in one put; then the offsets are committed
+    buffer on     what the buffer accepts is stored later, or never; the offsets of a queue are
+                  committed in the order of its pops
+
+Source: PopMessageProcessor.appendCheckPoint, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
+from kourou.broker.context import BrokerContext
+from kourou.broker.popping.buffer import PoppedQueue
+from kourou.broker.popping.buffer_scans import BufferScans
+from kourou.broker.popping.checkpoint import PopCheckpoint
+from kourou.broker.popping.in_flight import InFlight
+from kourou.broker.popping.pop_run import PopQueue
+from kourou.broker.popping.revive_log import ReviveLog
+from kourou.broker.writing.put import Done, PutResult, PutStatus
+
+
+class NewCheckpoint(NamedTuple):
+    """A checkpoint of a pop, and the offset behind its messages."""
+
+    checkpoint: PopCheckpoint
+    next_offset: int
+
+    @property
+    def queue(self) -> PopQueue:
+        """The queue of its messages."""
+        return PopQueue(*self.checkpoint.key[:3])
+
+
+class CheckpointWriter:
+    """Stores checkpoints, and moves the offsets of groups."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        offsets: ConsumerOffsets,
+        revive_log: ReviveLog,
+        in_flight: InFlight,
+        scans: BufferScans,
+    ) -> None:
+        """Store checkpoints by `revive_log` or in the buffer of `scans`."""
+        self._context = context
+        self._offsets = offsets
+        self._revive_log = revive_log
+        self._in_flight = in_flight
+        self._scans = scans
+
+    @property
+    def _is_buffering(self) -> bool:
+        config = self._context.live_config.current.pop
+        return config.enable_pop_buffer_merge or not self._scans.buffer.is_empty
+
+    def has_too_many(self, queue: PopQueue) -> bool:
+        """Return whether the group gets no more messages of the queue until some are settled."""
+        config = self._context.live_config.current.pop
+        if not config.enable_pop_message_threshold:
+            return False
+        return self._in_flight.count(*queue) > config.pop_inflight_message_threshold
+
+    def put(self, added: Sequence[NewCheckpoint], revive_queue: int, done: Done) -> None:
+        """Store the checkpoints of one pop, whose queues are locked; call `done` once.
+
+        If one of them is refused, none counts: the next pop gets their messages.
+
+        Raises:
+            RemoteError: the timer refuses one.
+        """
+        now_ms = self._context.clock.now_ms()
+        is_buffering = self._is_buffering
+        stored: list[NewCheckpoint] = []
+        for one in added:
+            self._in_flight.add(one.checkpoint)
+            self._count(one.queue)
+            if not is_buffering:
+                stored.append(one)
+            elif not self._scans.add(one.checkpoint, one.next_offset, revive_queue):
+                self._scans.buffer.add_storing(one.checkpoint, one.next_offset)
+                stored.append(one)
+        if not stored:
+            done(PutResult(PutStatus.OK))
+            return
+        try:
+            drafts = [
+                self._revive_log.checkpoint_draft(
+                    one.checkpoint,
+                    revive_queue,
+                    now_ms,
+                    None if is_buffering else one.next_offset,
+                )
+                for one in stored
+            ]
+        except BaseException:
+            self._drop(added)
+            raise
+        after = partial(self._stored, added, stored, done, is_buffering=is_buffering)
+        self._context.commit.put(drafts, now_ms, after)
+
+    def skip(self, queue: PopQueue, next_offset: int) -> None:
+        """Move the group's offset behind messages that are not delivered to it."""
+        if self._scans.buffer.latest_offset(PoppedQueue(*queue)) is None:
+            self._commit(queue, next_offset)
+        else:
+            self._scans.add_skipped(PoppedQueue(*queue), next_offset)
+
+    def _stored(
+        self,
+        added: Sequence[NewCheckpoint],
+        stored: Sequence[NewCheckpoint],
+        done: Done,
+        result: PutResult,
+        *,
+        is_buffering: bool,
+    ) -> None:
+        if result.status is not PutStatus.OK:
+            self._drop(added)
+        elif is_buffering:
+            for one in stored:
+                self._scans.stored(one.checkpoint.key)
+        else:
+            for one in stored:
+                self._commit(one.queue, one.next_offset)
+        done(result)
+
+    def _drop(self, added: Sequence[NewCheckpoint]) -> None:
+        for one in added:
+            self._in_flight.settle(one.checkpoint.key)
+            self._scans.buffer.dropped(one.checkpoint.key)
+
+    def _count(self, queue: PopQueue) -> None:
+        stats = self._context.stats
+        stats.count("GROUP_CK_NUMS", f"{queue.topic}@{queue.group}")
+        stats.count("BROKER_CK_NUMS", self._context.config.cluster_name)
+
+    def _commit(self, queue: PopQueue, offset: int) -> None:
+        """Commit an offset, unless an administrator has reset it meanwhile."""
+        topic, group, queue_id = queue
+        is_reset = self._offsets.is_reset(group, topic, queue_id)
+        if not is_reset and self._context.topics.get(topic) is not None:
+            self._offsets.commit(group, topic, queue_id, offset)
