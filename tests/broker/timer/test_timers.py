@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -12,9 +14,12 @@ from kourou.model.properties import encode_properties
 from kourou.model.topic import TIMER_TOPIC
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
-from kourou.testing.simulated_broker import SimulatedBroker
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 from tests.broker.delays.delay_rig import bodies, messages, run
 from tests.broker.timer.timer_rig import send, send_at, timer_draft
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
@@ -83,3 +88,26 @@ def test_a_consumer_gets_a_producers_scheduled_message_at_its_time() -> None:
         assert 0 <= received[1][1] - due_at_ms <= 200
 
     run_virtual(main())
+
+
+def test_reading_a_later_slot_does_not_hold_up_the_level() -> None:
+    may_read = asyncio.Event()
+
+    async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if function.__name__ == "load_slot":
+            await may_read.wait()
+        return function(*args, **kwargs)
+
+    async def test(broker: SimulatedBroker) -> None:
+        due_at_ms = broker.clock.now_ms() + 8_432
+        await send_at(broker, b"late", due_at_ms)
+        await asyncio.sleep(7)  # its slot is being read
+        assert broker.timers.level_ms == broker.clock.now_ms()
+        await asyncio.sleep(3)
+        assert broker.timers.level_ms < due_at_ms
+        may_read.set()
+        await asyncio.sleep(1)
+        assert broker.timers.level_ms == broker.clock.now_ms()
+        assert bodies(broker) == [b"late"]
+
+    run_with_broker(test, is_delivering=True, offload=offload)

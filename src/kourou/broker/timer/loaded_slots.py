@@ -188,10 +188,11 @@ class LoadedSlots:
 
     def first_undelivered_ms(self, files: TimerFiles) -> int:
         """Return a time before which no message of the wheel is due and undelivered."""
-        slots = self.by_second
-        if any(slot.is_loading for slot in slots.values()):
-            return 0
+        slots, current = self.by_second, files.read_at_ms // PRECISION_MS
         times = [due_of(slot.heap[0]) for slot in slots.values() if slot.heap]
+        # Only the current slot may have messages that are due before it.
+        loading = [second for second, slot in slots.items() if slot.is_loading]
+        times += [second * PRECISION_MS + 1 if second > current else 0 for second in loading]
         times.append(min(self._taken, default=2**62))
         seconds = files.wheel.next_seconds(2**62, len(slots) + 1)
         times += [second * PRECISION_MS + 1 for second in seconds if second not in slots][:1]
