@@ -138,6 +138,12 @@ FEATURES = (
         releases=("5.5.0",),
     ),
     Feature("Compression", releases=("5.5.0",)),
+    Feature("PopPush", releases=("5.5.0",)),
+    Feature("PopRetry", releases=("5.5.0",)),
+    Feature("PopSwitch", releases=("5.5.0",)),
+    Feature("PopHandles", (Topic(queues=1),), releases=("5.5.0",)),
+    Feature("PopHold", releases=("5.5.0",)),
+    Feature("PopInOrder", (Topic(queues=1),), releases=("5.5.0",)),
     Feature("Query", (Topic(), Topic("%pOther"))),
 )
 
