@@ -388,7 +388,9 @@ def with_start(config: ConfigT, start: Start | None) -> ConfigT:
             consume_from_where=ConsumeFromWhere.TIMESTAMP,
             consume_timestamp_ms=int(start.timestamp() * 1000),
         )
-    return replace(config, consume_from_where=_start_point(start, ", or a datetime"))
+    return replace(
+        config, consume_from_where=_start_point(start, "'earliest', 'latest' or a datetime")
+    )
 
 
 def with_simple_start(
@@ -401,14 +403,16 @@ def with_simple_start(
     """
     if start is None:
         return config
-    remedy = "; reset the group to start elsewhere (kourou group reset-offset)"
-    return replace(config, consume_from_where=_start_point(start, remedy))
+    expected = (
+        "'earliest' or 'latest'; reset the group to start elsewhere (kourou group reset-offset)"
+    )
+    return replace(config, consume_from_where=_start_point(start, expected))
 
 
-def _start_point(start: str, others: str) -> ConsumeFromWhere:
+def _start_point(start: str, expected: str) -> ConsumeFromWhere:
     point = _STARTS.get(str(start))
     if point is None:
-        raise ConfigError(f"start is {start!r}: expected 'earliest' or 'latest'{others}")
+        raise ConfigError(f"start is {start!r}: expected {expected}")
     return point
 
 
