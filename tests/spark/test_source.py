@@ -69,7 +69,7 @@ def test_pyspark_without_limits_for_python_streams_reads_batches_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
-    monkeypatch.delitem(sys.modules, "kourou.spark.stream_reader")
+    monkeypatch.delitem(sys.modules, "kourou.spark.stream_reader", raising=False)
 
     source = RocketMQDataSource(OPTIONS)
 
