@@ -1,4 +1,4 @@
-"""Periodic tasks of a broker. Each runs in a loop of its own, which survives failures."""
+"""Periodic tasks of a broker, each in a loop that survives failures; waits of other loops."""
 
 from __future__ import annotations
 
@@ -34,6 +34,23 @@ class PeriodicTasks:
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
+
+
+async def wait_woken(wake: asyncio.Event, wait_ms: int | None) -> None:
+    """Wait for that time or until `wake` is set, and clear it; with None, until it is set.
+
+    With 0, only let other tasks run; `wake` stays as it is.
+    """
+    if wait_ms == 0:
+        await asyncio.sleep(0)
+        return
+    timer = None
+    if wait_ms is not None:
+        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, wake.set)
+    await wake.wait()
+    wake.clear()
+    if timer is not None:
+        timer.cancel()
 
 
 async def run_every(name: str, interval_ms: int, action: Action) -> None:

@@ -92,6 +92,17 @@ class Dispatcher:
         request.reply(response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text))
 
 
+def reply_with(request: Request, serve: Callable[[], RemotingCommand | None]) -> None:
+    """Answer a request that was held with the result of `serve`, or its error; never raises."""
+    try:
+        answer = serve()
+    except Exception as error:  # noqa: BLE001 - it becomes the answer, and is logged there
+        reply_error(request, error)
+        return
+    if answer is not None:
+        request.reply(answer)
+
+
 def reply_error(request: Request, error: Exception) -> None:
     """Answer `request` with the response for `error`; log the error if it is our fault.
 

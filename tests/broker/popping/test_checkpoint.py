@@ -16,6 +16,7 @@ from kourou.broker.popping.checkpoint import (
     PopTimes,
     checkpoint_of,
     key_of_ack,
+    start_text,
 )
 from kourou.protocol.popping.revive_records import (
     AckRecord,
@@ -173,18 +174,18 @@ def test_bits_agree_with_sets(messages: list[int], acks: list[int], more: list[i
 def test_two_pops_of_one_millisecond_have_different_keys_for_java() -> None:
     times = PopTimes()
 
-    assert times.take("T", "g", 1, 11, POP_MS) == POP_MS
-    assert times.take("T", "g", 2, 11, POP_MS) == POP_MS
-    assert times.take("T", "g", 11, 1, POP_MS) == POP_MS + 1
-    assert times.take("T", "g", 1, 11, POP_MS) == POP_MS + 2
-    assert times.take("T", "g", 1, 11, POP_MS + 1) == POP_MS + 3
-    assert times.take("T", "g", 1, 11, POP_MS + 4) == POP_MS + 4
+    assert times.take([start_text("T", "g", 1, 11)], POP_MS) == POP_MS
+    assert times.take([start_text("T", "g", 2, 11)], POP_MS) == POP_MS
+    assert times.take([start_text("T", "g", 11, 1)], POP_MS) == POP_MS + 1
+    assert times.take([start_text("T", "g", 1, 11)], POP_MS) == POP_MS + 2
+    assert times.take([start_text("T", "g", 1, 11)], POP_MS + 1) == POP_MS + 3
+    assert times.take([start_text("T", "g", 1, 11)], POP_MS + 4) == POP_MS + 4
 
 
 def test_times_of_the_past_are_forgotten() -> None:
     times = PopTimes()
     for now_ms in range(POP_MS, POP_MS + 1_000):
         for offset in range(3):
-            assert times.take("T", "g", 0, offset, now_ms) == now_ms
+            assert times.take([start_text("T", "g", 0, offset)], now_ms) == now_ms
 
-    assert len(times._taken) == 1
+    assert len(times._starts_by_time) == 16

@@ -31,13 +31,13 @@ from typing import Final
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.ack_writer import AckAnswer, AckWriter
 from kourou.broker.popping.buffer_scans import BufferScans
-from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint
+from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, start_text
 from kourou.broker.popping.in_flight import InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery
 from kourou.broker.popping.notifications import JAVA_REMARK
 from kourou.broker.popping.ordered import OrderedPops
 from kourou.broker.popping.pop_run import PopQueue
-from kourou.broker.popping.pop_starts import PopStarts, start_text
+from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.pop_verdicts import (
     judge_invisible_time,
     missing_topic_text,
@@ -332,8 +332,8 @@ class AckHandlers:
         now_ms = self._context.clock.now_ms()
         revive_queue, revive_at_ms = place
         topic, group, queue_id, start_offset, old_pop_time_ms, broker_name = old
-        start = start_text(PopQueue(topic, group, queue_id), header.offset)
-        pop_time_ms = self._starts.pop_time(now_ms, (start,))
+        start = start_text(topic, group, queue_id, header.offset)
+        pop_time_ms = self._starts.times.take((start,), now_ms)
         changed = PopCheckpoint(
             CheckpointKey(topic, group, queue_id, header.offset, pop_time_ms, broker_name),
             (header.offset,),

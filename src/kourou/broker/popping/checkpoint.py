@@ -22,6 +22,8 @@ RE_PUT_AFTER_S: Final = (
 )
 """Delays before further attempts to revive a message, by the number of attempts."""
 
+_TIMES_KEPT: Final = 16
+_NO_STARTS: Final[set[str]] = set()
 _BITS: Final = 32
 _UNSIGNED: Final = (1 << _BITS) - 1
 _SIGN: Final = 1 << (_BITS - 1)
@@ -223,17 +225,24 @@ class PopTimes:
     """
 
     def __init__(self) -> None:
-        self._taken: dict[int, set[str]] = {}
-        self._last_ms = 0
+        self._starts_by_time: dict[int, set[str]] = {}
 
-    def take(self, topic: str, group: str, queue_id: int, start_offset: int, now_ms: int) -> int:
-        """Return the time of a pop or of a change: `now_ms`, or the next that is free."""
-        if now_ms != self._last_ms:
-            self._last_ms = now_ms
-            self._taken = {ms: keys for ms, keys in self._taken.items() if ms >= now_ms}
-        key = f"{topic}{group}{queue_id}{start_offset}"
-        pop_time_ms = now_ms
-        while key in self._taken.setdefault(pop_time_ms, set()):
-            pop_time_ms += 1
-        self._taken[pop_time_ms].add(key)
-        return pop_time_ms
+    def take(self, starts: Collection[str], now_ms: int) -> int:
+        """Return the time of a pop or of a change: `now_ms`, or the next that is free.
+
+        Args:
+            starts: `start_text` of each checkpoint.
+            now_ms: the time.
+        """
+        by_time = self._starts_by_time
+        while not by_time.get(now_ms, _NO_STARTS).isdisjoint(starts):
+            now_ms += 1
+        by_time.setdefault(now_ms, set()).update(starts)
+        if len(by_time) > _TIMES_KEPT:
+            del by_time[next(iter(by_time))]
+        return now_ms
+
+
+def start_text(topic: str, group: str, queue_id: int, offset: int) -> str:
+    """Return the text of a checkpoint's start in its key, as Java's broker joins it."""
+    return f"{topic}{group}{queue_id}{offset}"

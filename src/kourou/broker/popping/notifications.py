@@ -10,18 +10,23 @@ Source: NotificationProcessor.java, PollingInfoProcessor.java, apache/rocketmq 5
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.pop_facts import pop_facts, retry_topics_of, set_born_time
-from kourou.broker.popping.pop_filters import ArrivalPopFilter, PopFilter, parse_filter
+from kourou.broker.popping.pop_filters import ArrivalPopFilter, PopFilter
 from kourou.broker.popping.pop_holds import ALL_QUEUES, HoldResult, PopHolds
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.pop_starts import PopStarts
-from kourou.broker.popping.pop_verdicts import HOLD_MARGIN_MS, ReadTarget, judge_reader
+from kourou.broker.popping.pop_verdicts import (
+    HOLD_MARGIN_MS,
+    ReadTarget,
+    judge_filter,
+    judge_reader,
+)
 from kourou.broker.pulling.filtered_reads import ArrivalFilter
 from kourou.broker.pulling.verdicts import Refusal
-from kourou.errors import FilterSyntaxError
 from kourou.filter.tags import matches_code
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
@@ -33,7 +38,7 @@ from kourou.protocol.popping.headers import (
     PollingInfoResponseHeader,
 )
 from kourou.remoting.connection import Connection, Request
-from kourou.remoting.dispatch import reply_error
+from kourou.remoting.dispatch import reply_with
 
 MATCHED_MAX: Final = 32
 """Limit on the queue entries that are matched with a filter."""
@@ -80,13 +85,7 @@ class NotificationHandlers:
 
     def serve_again(self, request: Request, header: NotificationRequestHeader) -> None:
         """Serve a notification that was held; never raises."""
-        try:
-            answer = self._serve(request, header)
-        except Exception as error:  # noqa: BLE001 - it becomes the answer, and is logged there
-            reply_error(request, error)
-            return
-        if answer is not None:
-            request.reply(answer)
+        reply_with(request, partial(self._serve, request, header))
 
     def on_polling_info(self, request: Request) -> RemotingCommand:
         """Return the number of held pops of a queue id."""
@@ -108,14 +107,10 @@ class NotificationHandlers:
         facts = pop_facts(self._context, request, header.topic, group)
         found = judge_reader(target, facts)
         if isinstance(found, Refusal):
-            header_of_refusal = NotificationResponseHeader(has_msg=False)
-            return response(command, found.code, found.text, header_of_refusal)
-        try:
-            pop_filter = parse_filter(header.topic, header.exp_type, header.exp)
-        except FilterSyntaxError:
-            text = "parse the consumer's subscription failed"
-            code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
-            return response(command, code, text, NotificationResponseHeader(has_msg=False))
+            return _refusal(command, found)
+        pop_filter = judge_filter(header)
+        if isinstance(pop_filter, Refusal):
+            return _refusal(command, pop_filter)
         self._context.groups.get_or_create(group, request.remote_address[0])
         topic, _ = found
         queues = self._queues(header, topic)
@@ -175,6 +170,11 @@ class NotificationHandlers:
             header.born_time + header.poll_time - HOLD_MARGIN_MS - now_ms,
             None if pop_filter is None else ArrivalPopFilter(pop_filter, self._arrivals),
         )
+
+
+def _refusal(command: RemotingCommand, refusal: Refusal) -> RemotingCommand:
+    header = NotificationResponseHeader(has_msg=False)
+    return response(command, refusal.code, refusal.text, header)
 
 
 def _answer(

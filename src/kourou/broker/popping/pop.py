@@ -25,7 +25,7 @@ from functools import partial
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
-from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint
+from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, start_text
 from kourou.broker.popping.checkpoint_writer import CheckpointWriter, NewCheckpoint
 from kourou.broker.popping.ordered import OrderedPops
 from kourou.broker.popping.pop_answers import (
@@ -44,7 +44,7 @@ from kourou.broker.popping.pop_reads import (
     without_other_groups,
 )
 from kourou.broker.popping.pop_run import Popped, PopQueue, PopRun, PopStep, pop_steps
-from kourou.broker.popping.pop_starts import PopStarts, start_text
+from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.pop_verdicts import HOLD_MARGIN_MS, PermittedPop, judge_pop
 from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.pulling.filtered_reads import ArrivalFilter
@@ -58,7 +58,7 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.popping.headers import PopMessageRequestHeader
 from kourou.protocol.popping.topic_names import ORDER_REVIVE_QUEUE
 from kourou.remoting.connection import Connection, Request
-from kourou.remoting.dispatch import reply_error
+from kourou.remoting.dispatch import reply_error, reply_with
 
 log = logging.getLogger(__name__)
 
@@ -113,13 +113,7 @@ class PopHandler:
 
     def serve_again(self, request: Request, header: PopMessageRequestHeader) -> None:
         """Serve a pop that was held; never raises."""
-        try:
-            answer = self._serve(request, header)
-        except Exception as error:  # noqa: BLE001 - it becomes the answer, and is logged there
-            reply_error(request, error)
-            return
-        if answer is not None:
-            request.reply(answer)
+        reply_with(request, partial(self._serve, request, header))
 
     # Check and read
 
@@ -251,8 +245,8 @@ class PopHandler:
     def _take(self, run: PopRun, step: PopStep, offset: int, read: QueueRead) -> None:
         """Add what was found in one queue, and lock the queue if these are messages."""
         queue = step.queue
-        text = start_text(queue, offset)
-        if text in run.starts:  # another pop reads it: see `PopStarts.pop_time`
+        text = start_text(*queue, offset)
+        if text in run.starts:  # another pop reads it: see `PopTimes`
             run.readable.append(queue)
             return
         if step.is_retry and read.offsets:
@@ -285,7 +279,7 @@ class PopHandler:
             context.later.answer(run.request, partial(self._finish_ordered, run))
             return None
         now_ms = context.clock.now_ms()
-        pop_time_ms = self._starts.pop_time(now_ms, run.starts)
+        pop_time_ms = self._starts.times.take(run.starts, now_ms)
         checkpoints = [self._checkpoint(run, popped, pop_time_ms) for popped in run.popped]
         added = [
             NewCheckpoint(checkpoint, popped.read.next_offset)

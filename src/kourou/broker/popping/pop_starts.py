@@ -11,23 +11,26 @@ Source: PopMessageProcessor.getPopOffset, getInitOffset and resetPopOffset, apac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.consuming.young_queues import YoungQueues
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.buffer import MergeBuffer, PoppedQueue
+from kourou.broker.popping.checkpoint import PopTimes
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.model.topic import is_retry_topic
 
 INIT_MIN: Final = 0
-_TIMES_KEPT: Final = 16
-_NO_STARTS: Final[set[str]] = set()
 
 
 class PopStarts:
-    """Offsets and times of the pops of one broker."""
+    """Offsets of the pops of one broker.
+
+    Attributes:
+        times: gives the times of pops and changes.
+    """
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class PopStarts:
         self._offsets = offsets
         self._buffer = buffer
         self._on_reset = on_reset
-        self._starts_by_time: dict[int, set[str]] = {}
+        self.times: Final = PopTimes()
 
     def begin(self, queue: PopQueue, init_mode: int) -> int:
         """Return the offset of the next read, and commit it if it is new."""
@@ -87,28 +90,3 @@ class PopStarts:
         if checks_memory and self._young.contains(topic, queue_id):
             return 0
         return max(0, self._reader.max_offset(topic, queue_id) - 1)
-
-    def pop_time(self, now_ms: int, starts: Collection[str]) -> int:
-        """Return the time of a pop: now, or some ms later.
-
-        Java's broker joins the parts of a checkpoint's key without a separator. So no two
-        checkpoints with the same time have starts that make the same text, as queue 1 at offset 11
-        and queue 11 at offset 1.
-
-        Args:
-            now_ms: the time.
-            starts: `start_text` of each checkpoint.
-        """
-        by_time = self._starts_by_time
-        while not by_time.get(now_ms, _NO_STARTS).isdisjoint(starts):
-            now_ms += 1
-        by_time.setdefault(now_ms, set()).update(starts)
-        if len(by_time) > _TIMES_KEPT:
-            del by_time[next(iter(by_time))]
-        return now_ms
-
-
-def start_text(queue: PopQueue, offset: int) -> str:
-    """Return the text of a checkpoint's start in its key, as Java's broker joins it."""
-    topic, group, queue_id = queue
-    return f"{topic}{group}{queue_id}{offset}"

@@ -34,7 +34,7 @@ from kourou.errors import FilterSyntaxError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.popping.headers import PopMessageRequestHeader
+from kourou.protocol.popping.headers import NotificationRequestHeader, PopMessageRequestHeader
 from kourou.remoting.network import Address
 
 MESSAGES_MAX: Final = 32
@@ -98,15 +98,24 @@ def judge_pop(header: PopMessageRequestHeader, facts: PopFacts) -> PermittedPop 
     if has_batch_queues(topic):
         text = f"topic {topic.name} has queues of batches (queue.type=BatchCQ): pull it instead"
         return Refusal("batches", ResponseCode.SYSTEM_ERROR, text)
+    pop_filter = judge_filter(header)
+    if isinstance(pop_filter, Refusal):
+        return pop_filter
+    return PermittedPop(topic, group, pop_filter)
+
+
+def judge_filter(
+    header: PopMessageRequestHeader | NotificationRequestHeader,
+) -> PopFilter | Refusal | None:
+    """Return the filter of a request, None for all messages, or the refusal of its expression."""
     try:
-        pop_filter = parse_filter(header.topic, header.exp_type, header.exp)
+        return parse_filter(header.topic, header.exp_type, header.exp)
     except FilterSyntaxError:
         return Refusal(
             "subscription",
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
             "parse the consumer's subscription failed",
         )
-    return PermittedPop(topic, group, pop_filter)
 
 
 def judge_reader(

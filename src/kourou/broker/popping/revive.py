@@ -22,6 +22,7 @@ from typing import Final
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
+from kourou.broker.periodic_tasks import wait_woken
 from kourou.broker.popping.ack_writer import AckWriter
 from kourou.broker.popping.checkpoint import (
     CheckpointKey,
@@ -270,21 +271,9 @@ class ReviveLoop:
                         self.topic, self.queue_id, self.window.next_offset,
                     )  # fmt: skip
                 is_failing, wait_ms = True, FAILED_RETRY_MS
-            await self._sleep(wait_ms)
-        self._cancel_timer()
-
-    async def _sleep(self, wait_ms: int | None) -> None:
-        """Wait for that time or until woken; with None, until woken."""
-        if wait_ms == 0:
-            await asyncio.sleep(0)
-            return
-        timer = None
-        if wait_ms is not None:
-            timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._wake.set)
-        await self._wake.wait()
-        self._wake.clear()
-        if timer is not None:
-            timer.cancel()
+            await wait_woken(self._wake, wait_ms)
+            if wait_ms != 0:
+                self._cancel_timer()
         self._cancel_timer()
 
     def _cancel_timer(self) -> None:

@@ -40,7 +40,7 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, response
 from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.remoting.connection import Connection, Request
-from kourou.remoting.dispatch import reply_error
+from kourou.remoting.dispatch import reply_with
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import GetPlan, GetRequest, GetResult, GetStatus
 
@@ -112,14 +112,12 @@ class PullHandler:
             request: the pull.
             header: its header, if it has been decoded.
         """
-        try:
-            header = header or request.command.header(PullMessageRequestHeader)
-            answer = self._serve(request, header, is_first=False)
-        except Exception as error:  # noqa: BLE001 - it becomes the answer, and is logged there
-            reply_error(request, error)
-            return
-        if answer is not None:
-            request.reply(answer)
+
+        def serve() -> RemotingCommand | None:
+            decoded = header or request.command.header(PullMessageRequestHeader)
+            return self._serve(request, decoded, is_first=False)
+
+        reply_with(request, serve)
 
     def _serve(
         self, request: Request, header: PullMessageRequestHeader, *, is_first: bool

@@ -29,6 +29,7 @@ from random import Random
 from typing import Final
 
 from kourou.broker.context import BrokerContext
+from kourou.broker.periodic_tasks import wait_woken
 from kourou.broker.timer.loaded_slots import FAILED_RETRY_MS, LoadedSlots, TimerLevel
 from kourou.broker.timer.near_slots import (
     NEAR_SLOTS,
@@ -243,20 +244,7 @@ class Timers:
                 if not is_failing:
                     log.exception("timers.failed queue_offset=%d", files.queue_offset)
                 is_failing, wait_ms = True, BUSY_RETRY_MS
-            await self._sleep(wait_ms)
-
-    async def _sleep(self, wait_ms: int | None) -> None:
-        """Wait for that time or until woken; with None, until woken."""
-        if wait_ms == 0:
-            await asyncio.sleep(0)
-            return
-        timer = None
-        if wait_ms is not None:
-            timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._wake.set)
-        await self._wake.wait()
-        self._wake.clear()
-        if timer is not None:
-            timer.cancel()
+            await wait_woken(self._wake, wait_ms)
 
     async def _step(self, files: TimerFiles) -> int | None:
         """Do all work that is due; return the time to the next check in ms, None for none."""
