@@ -20,6 +20,7 @@ from kourou.broker.pulling.long_polling import ArrivedMessage
 from kourou.remoting.connection import Connection
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
+from tests.broker.pulling.test_long_polling import News
 
 served: list[str] = []
 
@@ -27,21 +28,6 @@ served: list[str] = []
 @pytest.fixture(autouse=True)
 def _forget_served() -> None:
     served.clear()
-
-
-@dataclass(frozen=True)
-class News:
-    """One new message."""
-
-    topic: str = "T"
-    queue_id: int = 0
-    queue_offset: int = 5
-    tags_code: int = 0
-    physical_offset: int = 0
-    size: int = 100
-
-    def records(self) -> tuple[News]:
-        return (self,)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Final
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.pop_facts import pop_facts, retry_topics_of, set_born_time
 from kourou.broker.popping.pop_filters import ArrivalPopFilter, PopFilter
-from kourou.broker.popping.pop_holds import ALL_QUEUES, HoldResult, PopHolds
+from kourou.broker.popping.pop_holds import ALL_QUEUES, HandledRequest, HoldResult, PopHolds
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.pop_verdicts import (
@@ -37,8 +37,7 @@ from kourou.protocol.popping.headers import (
     PollingInfoRequestHeader,
     PollingInfoResponseHeader,
 )
-from kourou.remoting.connection import Connection, Request
-from kourou.remoting.dispatch import reply_with
+from kourou.remoting.connection import Request
 
 MATCHED_MAX: Final = 32
 """Limit on the queue entries that are matched with a filter."""
@@ -82,10 +81,6 @@ class NotificationHandlers:
         """Answer whether there are messages, or hold the request."""
         set_born_time(request, self._context.clock.now_ms())
         return self._serve(request, request.command.header(NotificationRequestHeader))
-
-    def serve_again(self, request: Request, header: NotificationRequestHeader) -> None:
-        """Serve a notification that was held; never raises."""
-        reply_with(request, partial(self._serve, request, header))
 
     def on_polling_info(self, request: Request) -> RemotingCommand:
         """Return the number of held pops of a queue id."""
@@ -165,7 +160,7 @@ class NotificationHandlers:
         request.command.body = b""
         now_ms = self._context.clock.now_ms()
         return self._holds.hold(
-            _HeldNotification(self, request, header),
+            HandledRequest(request, partial(self._serve, request, header)),
             (header.topic, header.consumer_group, max(ALL_QUEUES, header.queue_id)),
             header.born_time + header.poll_time - HOLD_MARGIN_MS - now_ms,
             None if pop_filter is None else ArrivalPopFilter(pop_filter, self._arrivals),
@@ -182,26 +177,3 @@ def _answer(
 ) -> RemotingCommand:
     header = NotificationResponseHeader(has_messages, is_full)
     return response(command, ResponseCode.SUCCESS, JAVA_REMARK, header)
-
-
-class _HeldNotification:
-    """A held notification; see `HeldRequest`."""
-
-    __slots__ = ("_handler", "_header", "_request")
-
-    def __init__(
-        self,
-        handler: NotificationHandlers,
-        request: Request,
-        header: NotificationRequestHeader,
-    ) -> None:
-        self._handler = handler
-        self._request = request
-        self._header = header
-
-    @property
-    def connection(self) -> Connection:
-        return self._request.connection
-
-    def serve_again(self) -> None:
-        self._handler.serve_again(self._request, self._header)

@@ -36,7 +36,7 @@ from kourou.broker.popping.pop_answers import (
 )
 from kourou.broker.popping.pop_facts import pop_facts, retry_topics_of, set_born_time
 from kourou.broker.popping.pop_filters import ArrivalPopFilter
-from kourou.broker.popping.pop_holds import ALL_QUEUES, HoldResult, PopHolds
+from kourou.broker.popping.pop_holds import ALL_QUEUES, HandledRequest, HoldResult, PopHolds
 from kourou.broker.popping.pop_reads import (
     PopReads,
     QueueRead,
@@ -57,8 +57,8 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.popping.headers import PopMessageRequestHeader
 from kourou.protocol.popping.topic_names import ORDER_REVIVE_QUEUE
-from kourou.remoting.connection import Connection, Request
-from kourou.remoting.dispatch import reply_error, reply_with
+from kourou.remoting.connection import Request
+from kourou.remoting.dispatch import reply_error
 
 log = logging.getLogger(__name__)
 
@@ -110,10 +110,6 @@ class PopHandler:
         """Answer with messages, or hold the request; None if it is answered later."""
         set_born_time(request, self._context.clock.now_ms())
         return self._serve(request, request.command.header(PopMessageRequestHeader))
-
-    def serve_again(self, request: Request, header: PopMessageRequestHeader) -> None:
-        """Serve a pop that was held; never raises."""
-        reply_with(request, partial(self._serve, request, header))
 
     # Check and read
 
@@ -371,7 +367,7 @@ class PopHandler:
             pop_filter = run.permitted.filter
             run.request.command.body = b""
             result = self._holds.hold(
-                _HeldPop(self, run.request, header),
+                HandledRequest(run.request, partial(self._serve, run.request, header)),
                 (header.topic, header.consumer_group, max(ALL_QUEUES, header.queue_id)),
                 header.born_time + header.poll_time - HOLD_MARGIN_MS - now_ms,
                 None if pop_filter is None else ArrivalPopFilter(pop_filter, self._arrivals),
@@ -402,23 +398,3 @@ class PopHandler:
             self._holds.wake(
                 topic, queue.group, queue.queue_id if queue.topic == topic else ALL_QUEUES
             )
-
-
-class _HeldPop:
-    """A held pop; see `HeldRequest`."""
-
-    __slots__ = ("_handler", "_header", "_request")
-
-    def __init__(
-        self, handler: PopHandler, request: Request, header: PopMessageRequestHeader
-    ) -> None:
-        self._handler = handler
-        self._request = request
-        self._header = header
-
-    @property
-    def connection(self) -> Connection:
-        return self._request.connection
-
-    def serve_again(self) -> None:
-        self._handler.serve_again(self._request, self._header)

@@ -26,7 +26,9 @@ from enum import Enum, auto
 from typing import Final, Protocol, TypeVar
 
 from kourou.broker.pulling.long_polling import EVALUATION_COST_MAX, Arrived, ArrivedMessage
-from kourou.remoting.connection import Connection
+from kourou.protocol.command import RemotingCommand
+from kourou.remoting.connection import Connection, Request
+from kourou.remoting.dispatch import reply_with
 from kourou.remoting.steady_time import steady_ms
 
 ALL_QUEUES: Final = -1
@@ -59,6 +61,24 @@ class HeldRequest(Protocol):
 
     def serve_again(self) -> None:
         """Serve the request, and hold it again if it finds nothing; never raises."""
+
+
+class HandledRequest:
+    """A request that its handler holds; see `HeldRequest`."""
+
+    __slots__ = ("_request", "_serve")
+
+    def __init__(self, request: Request, serve: Callable[[], RemotingCommand | None]) -> None:
+        """Hold `request`; `serve` returns its answer, or None if the request is held again."""
+        self._request = request
+        self._serve = serve
+
+    @property
+    def connection(self) -> Connection:
+        return self._request.connection
+
+    def serve_again(self) -> None:
+        reply_with(self._request, self._serve)
 
 
 class WakeFilter(Protocol):
