@@ -162,10 +162,11 @@ def test_a_closed_flusher_runs_no_sync() -> None:
 
     async def main() -> threading.Thread:
         flusher = ThreadFlusher(asyncio.get_running_loop())
+        thread = log_thread()
         flusher.close()
         flusher.sync(store, NOTHING, lambda _: None)  # type: ignore[arg-type]
         flusher.sync_queues(store, NOTHING, lambda _: None)  # type: ignore[arg-type]
-        return log_thread()
+        return thread
 
     asyncio.run(main()).join(30)
     assert store.threads == []
