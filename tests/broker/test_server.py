@@ -318,3 +318,24 @@ def test_a_failed_save_of_tables_is_retried_and_logged_once(
         run(test)
     logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("loop.")]
     assert logged == ["loop.failed name=save tables", "loop.recovered name=save tables"]
+
+
+def test_store_with_pops_that_are_not_read_is_named_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        runtime = sim_runtime(0)
+        disk = SimDisk()
+        disk.make_directory("kvStore")
+        disk.write("kvStore/CURRENT", 0, [b"MANIFEST-000004"])
+        for _ in range(2):
+            broker = Broker(BrokerConfig(port=0), disk, runtime, SimFlusher)
+            await broker.start()
+            await broker.stop()
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(main())
+    warnings = [r.getMessage() for r in caplog.records if "pop_store" in r.getMessage()]
+    assert len(warnings) == 2, "each start"
+    assert "kvStore may hold pops of a Java broker" in warnings[0]
+    assert "mqadmin exportPopRecord" in warnings[0]

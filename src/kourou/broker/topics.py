@@ -111,6 +111,7 @@ class Topics:
             if topic.name not in self._table:
                 self._set(topic)
                 self._saver.changed()
+        self._enlarge_revive_topic()
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(list(self._table.values()))
@@ -332,6 +333,23 @@ class Topics:
             return False  # the file may hold PERM_INHERIT from the time when it was on
         return is_inherited(pattern.perm)
 
+    def _enlarge_revive_topic(self) -> None:
+        """Add queues to the revive topic if `reviveQueueNum` was raised; never remove any.
+
+        Queues beyond a lower number may still hold checkpoints.
+        """
+        count = self._config.pop.revive_queue_num
+        topic = self._table[revive_topic(self._config.cluster_name)]
+        if min(topic.read_queue_nums, topic.write_queue_nums) >= count:
+            return
+        larger = replace(
+            topic,
+            read_queue_nums=max(topic.read_queue_nums, count),
+            write_queue_nums=max(topic.write_queue_nums, count),
+        )
+        self._set(larger)
+        self._note_change(larger.name)
+
     def _set(self, topic: TopicConfig) -> None:
         self._table[topic.name] = topic
         self._text.put(topic)
@@ -368,7 +386,7 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
         _system_topic(names.OFFSET_MOVED_EVENT, 1),
         _system_topic(names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
         _system_topic(names.reply_topic(cluster), 1),
-        _system_topic(revive_topic(cluster), 8),
+        _system_topic(revive_topic(cluster), config.pop.revive_queue_num),
         _system_topic(f"{names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
         _system_topic(names.TRANS_HALF_TOPIC, 1),
         _system_topic(names.TRANS_OP_HALF_TOPIC, 1),

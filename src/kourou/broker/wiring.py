@@ -6,6 +6,7 @@ from kourou.broker.administration.admin_handlers import build_admin_handlers
 from kourou.broker.administration.admin_topics import TopicAdminHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.administration.stats_handlers import StatsHandlers
+from kourou.broker.administration.topic_deletion import TopicDeletion
 from kourou.broker.administration.unused_groups import UnusedGroups
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.components import Components
@@ -48,6 +49,12 @@ def build_handlers(components: Components) -> Handlers:
     context, tables, timers = components.context, components.tables, components.timers
     checks = SendChecks(context, components.queue_locks)
     placement = timers.placement(context.random)
+    deletion = TopicDeletion(
+        context,
+        tables.offsets,
+        components.queue_deletion,
+        components.held_pulls.on_topic_deleted,
+    )
     return Handlers(
         sends=SendHandlers(context, checks, components.transactions, placement),
         replies=ReplyHandler(context, checks),
@@ -61,16 +68,11 @@ def build_handlers(components: Components) -> Handlers:
         offsets=OffsetHandlers(context, tables.offsets),
         queries=QueryHandlers(context),
         messages=MessageQueryHandler(context),
-        topics=TopicAdminHandlers(
-            context,
-            offsets=tables.offsets,
-            queue_deletion=components.queue_deletion,
-            on_deleted=components.held_pulls.on_topic_deleted,
-        ),
+        topics=TopicAdminHandlers(context, tables.offsets, deletion),
         transactions=components.transactions,
         timers=TimerHandlers(context, timers, placement),
         popping=components.popping,
-        admin=build_admin_handlers(components),
+        admin=build_admin_handlers(components, deletion),
     )
 
 

@@ -87,7 +87,8 @@ DELETE_HELP: Final = """\
 Delete GROUP on every broker. Stop its members before: a live member creates it again.
 
 Its offsets stay, and apply if the group is created again; --clean-offsets deletes them too. Its
-retry and dead-letter topics, %RETRY%GROUP and %DLQ%GROUP, stay as well.
+retry and dead-letter topics, %RETRY%GROUP and %DLQ%GROUP, stay as well. Its pop retry topics
+(%RETRY%GROUP_TOPIC) are deleted, and its popped messages are dropped.
 
 \b
 Examples:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kourou.broker.administration.admin_topics import TopicAdminHandlers
+from kourou.broker.administration.topic_deletion import TopicDeletion
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
@@ -42,12 +43,11 @@ class AdminBench:
     def __init__(self, sends: SendRig, offload: Offload = call_directly) -> None:
         self.sends = sends
         self.broker = broker = sends.broker
-        self.handlers = TopicAdminHandlers(
-            replace(broker.components.context, offload=offload),
-            offsets=broker.offsets,
-            queue_deletion=broker.queue_deletion,
-            on_deleted=broker.held_pulls.on_topic_deleted,
+        context = replace(broker.components.context, offload=offload)
+        deletion = TopicDeletion(
+            context, broker.offsets, broker.queue_deletion, broker.held_pulls.on_topic_deleted
         )
+        self.handlers = TopicAdminHandlers(context, broker.offsets, deletion)
 
     async def ask(self, code: int, header: object) -> RemotingCommand:
         """Return the answer to a request."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from kourou.broker.administration.admin_saving import save_and_answer
+from kourou.broker.administration.topic_deletion import TopicDeletion
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
 from kourou.broker.reserved import check_not_reserved
@@ -54,14 +55,19 @@ RETRY_QUEUES_MAX: Final = 1024
 class GroupAdminHandlers:
     """Serves the requests."""
 
-    def __init__(self, context: BrokerContext, offsets: ConsumerOffsets) -> None:
+    def __init__(
+        self, context: BrokerContext, offsets: ConsumerOffsets, deletion: TopicDeletion
+    ) -> None:
         """Create the handlers.
 
         Args:
             context: the broker's state and services.
             offsets: the offsets of a deleted group are removed here, if requested.
+            deletion: deletes the pop retry topics of a deleted group.
         """
         self._groups = context.groups
+        self._topics = context.topics
+        self._deletion = deletion
         self._offsets = offsets
         self._stats = context.stats
         self._later = context.later
@@ -95,16 +101,31 @@ class GroupAdminHandlers:
     def on_delete_subscription_group(self, request: Request) -> None:
         """Delete the group, with its offsets if requested (207); an unknown group is no error.
 
+        Its pop retry topics are deleted in any case, as its messages in flight are dropped. The
+        group is deleted first, so that no message is revived into them.
+
         Raises:
             NoPermissionError: the group is reserved for the broker.
         """
         header = request.command.header(DeleteSubscriptionGroupRequestHeader)
-        check_not_reserved(header.group_name)
-        self._groups.delete(header.group_name)
-        self._stats.on_group_deleted(header.group_name)
+        group = header.group_name
+        check_not_reserved(group)
+        self._groups.delete(group)
+        self._stats.on_group_deleted(group)
         if header.clean_offset:
-            self._offsets.remove_group(header.group_name)
-        self._later.answer(request, partial(self._save_and_answer, request))
+            self._offsets.remove_group(group)
+
+        async def serve() -> RemotingCommand:
+            retry_topics = self._deletion.retry_topics_of_group(group)
+            for name in retry_topics:
+                await self._deletion.delete(name)
+            answer = await self._save_and_answer(request)
+            if retry_topics:
+                await save_and_answer(answer, self._topics)
+                await self._topics.wait_announced()
+            return answer
+
+        self._later.answer(request, serve)
 
     def on_get_subscription_group_config(self, request: Request) -> RemotingCommand:
         """Return one group, created now if its first use may create it (352)."""

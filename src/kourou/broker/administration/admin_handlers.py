@@ -13,6 +13,7 @@ from kourou.broker.administration.admin_groups import GroupAdminHandlers
 from kourou.broker.administration.admin_offsets import OffsetAdminHandlers
 from kourou.broker.administration.admin_progress import ProgressHandlers
 from kourou.broker.administration.admin_store import StoreAdminHandlers
+from kourou.broker.administration.topic_deletion import TopicDeletion
 from kourou.broker.client_calls import ClientCalls
 from kourou.broker.components import Components
 from kourou.protocol.codes import RequestCode
@@ -86,8 +87,8 @@ class AdminHandlers:
         }
 
 
-def build_admin_handlers(components: Components) -> AdminHandlers:
-    """Build the handlers of a broker."""
+def build_admin_handlers(components: Components, deletion: TopicDeletion) -> AdminHandlers:
+    """Build the handlers of a broker; `deletion` deletes its topics."""
     context, tables = components.context, components.tables
     calls = ClientCalls(context)
 
@@ -96,7 +97,7 @@ def build_admin_handlers(components: Components) -> AdminHandlers:
         components.popping.on_offset_reset(group, topic, queue_id)
 
     return AdminHandlers(
-        groups=GroupAdminHandlers(context, tables.offsets),
+        groups=GroupAdminHandlers(context, tables.offsets, deletion),
         clients=ClientAdminHandlers(context, tables.offsets),
         progress=ProgressHandlers(
             context,

@@ -6,8 +6,8 @@
     18    UPDATE_AND_CREATE_TOPIC_LIST  the same for several topics, all or none of them
     21    GET_ALL_TOPIC_CONFIG          returns all topics, or one page
     202   GET_TOPIC_STATS_INFO          returns the offsets of each queue; 17 unknown topic
-    215   DELETE_TOPIC_IN_BROKER        deletes the topic with its queues and offsets; an unknown
-                                        topic is no error
+    215   DELETE_TOPIC_IN_BROKER        deletes the topic with its queues and offsets, and its pop
+                                        retry topics; an unknown topic is no error
     305   GET_SYSTEM_TOPIC_LIST         returns the system topics
     351   GET_TOPIC_CONFIG              returns one topic; 17 unknown topic
 
@@ -19,22 +19,21 @@ Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final
 
+from kourou.broker.administration.topic_deletion import TopicDeletion
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
 from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes, change_text
 from kourou.broker.topics import system_topics
-from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.errors import (
     InvalidParameterError,
     InvalidTopicError,
     ServiceNotAvailableError,
-    StoreError,
     TopicNotFoundError,
 )
 from kourou.model.queue import MessageQueue
@@ -44,7 +43,6 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.data_version import decode_data_version
 from kourou.protocol.offsets import TOPIC_BEGIN_FIELD
-from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2
 from kourou.protocol.stats import (
     GetTopicStatsInfoRequestHeader,
     TopicOffset,
@@ -76,22 +74,16 @@ class TopicAdminHandlers:
     """Serves the requests."""
 
     def __init__(
-        self,
-        context: BrokerContext,
-        *,
-        offsets: ConsumerOffsets,
-        queue_deletion: QueueDeletion,
-        on_deleted: Callable[[TopicConfig], None],
+        self, context: BrokerContext, offsets: ConsumerOffsets, deletion: TopicDeletion
     ) -> None:
         """Create the handlers.
 
         Args:
             context: the broker's state and services.
-            offsets: the offsets of a deleted topic are removed here.
-            queue_deletion: deletes the queues of a deleted topic.
-            on_deleted: called with each topic that was deleted.
+            offsets: saved with the topics.
+            deletion: deletes topics.
         """
-        self._on_deleted = on_deleted
+        self._deletion = deletion
         self._config = context.live_config
         self._system_topics = SYSTEM_TOPICS | {
             topic.name for topic in system_topics(context.live_config.current)
@@ -99,7 +91,6 @@ class TopicAdminHandlers:
         self._topics = context.topics
         self._offsets = offsets
         self._store = context.store
-        self._queue_deletion = queue_deletion
         self._offload = context.offload
         self._later = context.later
         self._stats = context.stats
@@ -132,47 +123,18 @@ class TopicAdminHandlers:
         return None
 
     def on_delete_topic(self, request: Request) -> None:
-        """Serve 215. The records stay in the log until they expire, but no queue refers to them.
-
-        The queues are deleted before the topic: a crash in between leaves a topic without messages,
-        and never old messages in a new topic of the same name.
-        """
+        """Serve 215. The records stay in the log until they expire, but no queue refers to them."""
         name = request.command.header(DeleteTopicRequestHeader).topic
         self._check_not_system(name)
 
         async def serve() -> RemotingCommand:
-            for one in [*self._pop_retry_topics(name), name]:
-                await self._delete(one)
+            takes_retries = self._config.current.pop.clear_retry_topic_when_delete_topic
+            retry_topics = self._deletion.retry_topics_of_topic(name) if takes_retries else []
+            for one in [*retry_topics, name]:
+                await self._deletion.delete(one)
             return await self._save_and_answer(request)
 
         self._later.answer(request, serve)
-
-    def _pop_retry_topics(self, name: str) -> list[str]:
-        """Return the existing pop retry topics of a topic, which are deleted with it."""
-        if not self._config.current.pop.clear_retry_topic_when_delete_topic:
-            return []
-        groups = self._offsets.groups_of(name)
-        names = [of(group, name) for group in groups for of in (retry_topic_v1, retry_topic_v2)]
-        return [one for one in names if self._topics.get(one) is not None]
-
-    async def _delete(self, name: str) -> None:
-        """Delete one topic with its offsets and statistics.
-
-        Raises:
-            ServiceNotAvailableError: its queues cannot be deleted.
-        """
-        try:
-            await self._queue_deletion.delete(name)
-        except StoreError as error:
-            raise ServiceNotAvailableError(
-                ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {name} cannot be deleted: {error}"
-            ) from error
-        topic = self._topics.get(name)
-        self._topics.delete(name)
-        self._offsets.remove_topic(name)
-        self._stats.on_topic_deleted(name)
-        if topic is not None:
-            self._on_deleted(topic)
 
     def on_get_topic_config(self, request: Request) -> RemotingCommand:
         """Serve 351: return one topic."""

@@ -78,7 +78,8 @@ class InFlightRecovery:
         self._timers = timers
         self._in_flight = in_flight
         self._copies = copies
-        self._topics = tuple(topics)
+        self._topics, self._groups = context.topics, context.groups
+        self._revive_topics = tuple(topics)
         self._wait_read = wait_read
         self._completed = asyncio.Event()
 
@@ -124,19 +125,24 @@ class InFlightRecovery:
         """
         while not self._timers.has_recovered:  # noqa: ASYNC110 - it is so within milliseconds
             await asyncio.sleep(TIMER_CHECK_MS / 1000)
-        positions = await self._timers.waiting_records(self._topics)
+        positions = await self._timers.waiting_records(self._revive_topics)
         acks: list[WaitingAck] = []
         for at in range(0, len(positions), READ_RECORDS):
             part = positions[at : at + READ_RECORDS]
             found = await self._offload(self._read, part)
             for first in range(0, len(found), ADD_RECORDS):
                 for one in found[first : first + ADD_RECORDS]:
-                    if isinstance(one, PopCheckpoint):
-                        self._in_flight.add(one)
-                    else:
+                    if isinstance(one, WaitingAck):
                         acks.append(one)
+                    elif self._is_served(one):
+                        self._in_flight.add(one)
                 await asyncio.sleep(0)
         return acks
+
+    def _is_served(self, checkpoint: PopCheckpoint) -> bool:
+        """Return whether topic and group of a checkpoint were not deleted."""
+        key = checkpoint.key
+        return self._topics.get(key.topic) is not None and self._groups.get(key.group) is not None
 
     async def _apply(self, acks: Sequence[WaitingAck]) -> None:
         for number, ack in enumerate(acks):

@@ -6,8 +6,8 @@
     revive    store what is not acknowledged in the retry topic (`revive_store.py`)
     commit    the revive offset: that of the last record that is not needed any more, as in Java
 
-A queue that holds records is read although there are fewer queues by now, or the cluster was
-renamed: its messages are invisible until then.
+A queue that holds records, or for which the timer does, is read although there are fewer queues by
+now, or the cluster was renamed: its messages are invisible until then.
 
 Source: PopReviveService.java, apache/rocketmq 5.5.0.
 """
@@ -90,11 +90,15 @@ class Revives:
     """The loops of all revive queues."""
 
     def __init__(self, parts: ReviveParts, revive_log: ReviveLog) -> None:
-        """Create the loops of the queues that exist or are written to."""
+        """Create the loops of all queues of revive topics, even if pops use fewer of them."""
         self._parts = parts
         context = parts.context
         count = context.config.pop.revive_queue_num
         queues = {(revive_log.topic, queue_id) for queue_id in range(count)}
+        for topic_config in context.topics:  # the timer may still hold checkpoints for each queue
+            if topic_config.name.startswith(REVIVE_PREFIX):
+                queue_nums = max(topic_config.read_queue_nums, topic_config.write_queue_nums)
+                queues |= {(topic_config.name, queue_id) for queue_id in range(queue_nums)}
         for topic, queue_ids in context.store.reader.queues().items():
             if topic.startswith(REVIVE_PREFIX):
                 queues |= {(topic, queue_id) for queue_id in queue_ids}

@@ -219,7 +219,8 @@ class GroupAdmin(AdminCalls):
         """Delete a consumer group on all brokers; a group that does not exist is no error.
 
         On brokers with automatic creation of groups, the next heartbeat of a live member creates it
-        again. Its retry and dead-letter topics are kept.
+        again. Its retry and dead-letter topics are kept. Kourou's brokers delete its pop retry
+        topics, and drop its popped messages.
 
         Args:
             group: the consumer group.
