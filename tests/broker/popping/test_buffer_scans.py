@@ -9,6 +9,7 @@ from kourou.broker.popping.buffer import PoppedQueue
 from kourou.broker.popping.buffer_scans import BufferScans
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint
 from kourou.broker.popping.pop_config import PopConfig
+from kourou.broker.popping.pop_counts import PopCounts
 from kourou.errors import RemoteSystemError
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
@@ -30,7 +31,7 @@ class Rig:
         self.refused = 0
         broker.topics.ensure(TopicConfig("T", 1, 1))
         broker.topics.ensure(TopicConfig("R", 1, 1))
-        self.scans = BufferScans(broker.components.context, broker.offsets, self.draft)
+        self.scans = BufferScans(broker.components.context, broker.offsets, self.draft, PopCounts())
 
     def draft(self, checkpoint: PopCheckpoint, queue_id: int, now_ms: int) -> RecordDraft:
         assert queue_id == 3

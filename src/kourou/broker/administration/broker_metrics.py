@@ -4,9 +4,8 @@ They are read on the event loop, in parts between which other tasks run: 5,000 t
 take half a second in all. The results are frozen and may be passed to other threads. The number of
 series is bounded by what `BrokerStats` holds: topics, groups and their queues.
 
-Java's metrics of pop are missing, because pop is not built yet, and so is rocketmq_rpc_latency,
-which would cost each request more than it is worth. rocketmq_storage_index_behind_bytes does not
-exist in Java, where indexing is part of the dispatch.
+Java's rocketmq_rpc_latency is missing: it would cost each request more than it is worth.
+rocketmq_storage_index_behind_bytes does not exist in Java, where indexing is part of the dispatch.
 
 Source: BrokerMetricsManager.java, DefaultStoreMetricsManager.java, ConsumerLagCalculator.java,
 apache/rocketmq 5.5.0.
@@ -24,6 +23,7 @@ from kourou.broker.clients import Clients, Member
 from kourou.broker.components import Components
 from kourou.broker.java_text import bool_text
 from kourou.broker.message_type import NORMAL
+from kourou.broker.popping.pop_readings import pop_families
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.timer_readings import timer_families
 from kourou.broker.transactions.transaction_counts import transaction_families
@@ -70,7 +70,7 @@ async def read_metrics(components: Components) -> list[Family]:
         *_connections(components.context.clients, base),
         *await _lags(components, base),
         *_storage(components, base),
-        *_popping(components, base),
+        *pop_families(components.popping, components.context.config, base),
         *timer_families(components.timers, base),
         *transaction_families(components.transactions.counts, base),
     ]  # fmt: skip
@@ -321,34 +321,6 @@ def _storage(components: Components, base: _Labels) -> list[Family]:
             for name, text, value in counts
         ),
     ]
-
-
-def _popping(components: Components, base: _Labels) -> list[Family]:
-    """Return the metrics of pop consumption."""
-    if not components.context.config.pop.enable_pop_metrics:
-        return []
-    popping = components.popping
-    buffered = len(popping.scans.buffer)
-    loops = popping.revives.loops
-    by_queue = [({"queue_id": str(one.queue_id), "topic": one.topic}, one) for one in loops]
-    in_flight: Counter[tuple[str, str]] = Counter()
-    for (topic, group, _), count in popping.in_flight.counts().items():
-        in_flight[topic, group] += count
-    revived = [Sample({**base, **labels}, one.revived_count) for labels, one in by_queue]
-    return [
-        _gauge("pop_checkpoint_buffer_size", "Checkpoints in the merge buffer.", base,
-               [({}, buffered)]),
-        _gauge("pop_revive_lag_milliseconds", "Records of a revive queue that are not handled.",
-               base, [(labels, one.lag) for labels, one in by_queue]),
-        _gauge("pop_revive_latency_milliseconds",
-               "Time for which the first checkpoint of a revive queue has been due.",
-               base, [(labels, one.latency_ms) for labels, one in by_queue]),
-        _gauge("pop_in_flight_messages", "Messages that are popped and not acknowledged.", base,
-               [({"topic": topic, "consumer_group": group}, count)
-                for (topic, group), count in in_flight.items()]),
-        _family("pop_revive_retry_messages_total", Kind.COUNTER,
-                "Messages that became visible again.", revived),
-    ]  # fmt: skip
 
 
 def _gauge(

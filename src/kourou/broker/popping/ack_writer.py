@@ -14,6 +14,7 @@ from kourou.broker.context import BrokerContext
 from kourou.broker.popping.buffer_scans import BufferScans
 from kourou.broker.popping.checkpoint import CheckpointKey
 from kourou.broker.popping.in_flight import InFlight
+from kourou.broker.popping.pop_counts import ACK, PopCounts
 from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.writing.put import CODES, PutResult, PutStatus
 from kourou.errors import RemoteError
@@ -66,8 +67,10 @@ class AckWriter:
         revive_log: ReviveLog,
         in_flight: InFlight,
         scans: BufferScans,
+        counts: PopCounts,
     ) -> None:
         """Store acks of the checkpoints of `in_flight`; those of buffered ones go to `scans`."""
+        self._counts = counts
         self._commit = context.commit
         self._clock = context.clock
         self._revive_log = revive_log
@@ -154,6 +157,7 @@ class AckWriter:
             text = f"the ack was not stored: {result.status.name}: {result.reason}"
             error = RemoteError(CODES[result.status], text)
         for acks in stored:
+            self._counts.on_put(ACK, acks.key, result.status)
             left = self._unstored[acks.key] - 1
             if left:
                 self._unstored[acks.key] = left

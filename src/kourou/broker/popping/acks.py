@@ -36,6 +36,7 @@ from kourou.broker.popping.in_flight import InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery
 from kourou.broker.popping.notifications import JAVA_REMARK
 from kourou.broker.popping.ordered import OrderedPops
+from kourou.broker.popping.pop_counts import ACK, CHECKPOINT, PopCounts
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.pop_verdicts import (
@@ -82,8 +83,10 @@ class AckHandlers:
         recovery: InFlightRecovery,
         ordered: OrderedPops,
         starts: PopStarts,
+        counts: PopCounts,
     ) -> None:
         """Serve requests for the checkpoints of `in_flight`."""
+        self._counts = counts
         self._context = context
         self._reader = context.store.reader
         self._writer = writer
@@ -113,6 +116,7 @@ class AckHandlers:
         if handle.is_ordered:
             queue = PopQueue(header.topic, header.consumer_group, header.queue_id)
             self._ordered.ack(queue, header.offset, handle.pop_time_ms)
+            self._count_acks(header.consumer_group, header.topic, 1)
             self._context.later.answer(request, partial(self._saved, request))
             return None
         self._count_acks(header.consumer_group, header.topic, 1)
@@ -240,6 +244,16 @@ class AckHandlers:
         stats.count("GROUP_ACK_NUMS", f"{topic}@{group}", count)
         stats.count("BROKER_ACK_NUMS", self._context.config.cluster_name, count)
 
+    def _count_change(self, old: CheckpointKey, changed: CheckpointKey, status: PutStatus) -> None:
+        """Count a change as Java does: as an ack and a checkpoint."""
+        self._counts.on_put(CHECKPOINT, changed, status)
+        self._counts.on_put(ACK, old, status)
+        if status is PutStatus.OK:
+            stats = self._context.stats
+            self._count_acks(old.group, old.topic, 1)
+            stats.count("GROUP_CK_NUMS", f"{changed.topic}@{changed.group}")
+            stats.count("BROKER_CK_NUMS", self._context.config.cluster_name)
+
     # Change
 
     def on_change_invisible_time(self, request: Request) -> RemotingCommand | None:
@@ -351,6 +365,7 @@ class AckHandlers:
 
         def done(result: PutResult) -> None:
             command = request.command
+            self._count_change(old, changed.key, result.status)
             if result.status is not PutStatus.OK:
                 self._in_flight.change_failed(old, header.offset, changed.key)
                 text = f"the checkpoint was not stored: {result.status.name}: {result.reason}"

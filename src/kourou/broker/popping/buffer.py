@@ -107,6 +107,11 @@ class MergeBuffer:
         return len(self._entries)
 
     @property
+    def offset_count(self) -> int:
+        """Number of pops whose offsets are not committed yet."""
+        return sum(map(len, self._queues.values()))
+
+    @property
     def is_serving(self) -> bool:
         """Whether checkpoints and acks may be accepted: no stop, and no checkpoint stored late."""
         return not self._is_slow and not self._is_stopped

@@ -16,10 +16,12 @@ from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.buffer import Commit, MergeBuffer, PoppedQueue
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint
+from kourou.broker.popping.pop_counts import CHECKPOINT, PopCounts
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.errors import RemoteError
 from kourou.protocol.record.encode import RecordDraft
 from kourou.remoting.log_rate import LogRate
+from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +43,13 @@ class BufferScans:
     """
 
     def __init__(
-        self, context: BrokerContext, offsets: ConsumerOffsets, draft: DraftCheckpoint
+        self,
+        context: BrokerContext,
+        offsets: ConsumerOffsets,
+        draft: DraftCheckpoint,
+        counts: PopCounts,
     ) -> None:
-        """Create an empty buffer, and commit to `offsets`."""
+        """Create an empty buffer, and commit to `offsets`; puts and scans are counted."""
         live_config = context.live_config
         self.buffer: Final = MergeBuffer(lambda: live_config.current.pop)
         self._clock = context.clock
@@ -51,6 +57,7 @@ class BufferScans:
         self._offsets = offsets
         self._topics = context.topics
         self._draft = draft
+        self._counts = counts
         self._timer: asyncio.TimerHandle | None = None
         self._stored_all = asyncio.Event()  # set while nothing is being stored
         self._stored_all.set()
@@ -110,6 +117,7 @@ class BufferScans:
     def _scan(self) -> None:
         """Store what is due, and commit what may be committed."""
         self.close()
+        began_ms = steady_ms()
         now_ms, due_ms = self._clock.now_ms(), self.buffer.next_due_ms
         if due_ms is not None and due_ms >= 0:
             self.buffer.note_lag(now_ms - due_ms)
@@ -122,6 +130,7 @@ class BufferScans:
                 keys.append(one.checkpoint.key)
             except RemoteError as error:
                 self._fail([one.checkpoint.key], str(error))
+        self._counts.on_scan(steady_ms() - began_ms)
         if not drafts:
             self._set_timer()
             return
@@ -129,6 +138,8 @@ class BufferScans:
         self._commit.put(drafts, now_ms, partial(self._on_stored, keys))
 
     def _on_stored(self, keys: Sequence[CheckpointKey], result: PutResult) -> None:
+        for key in keys:
+            self._counts.on_put(CHECKPOINT, key, result.status)
         if result.status is PutStatus.OK:
             for key in keys:
                 self.buffer.stored(key)

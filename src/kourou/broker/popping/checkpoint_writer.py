@@ -19,6 +19,7 @@ from kourou.broker.popping.buffer import PoppedQueue
 from kourou.broker.popping.buffer_scans import BufferScans
 from kourou.broker.popping.checkpoint import PopCheckpoint
 from kourou.broker.popping.in_flight import InFlight
+from kourou.broker.popping.pop_counts import CHECKPOINT, PopCounts
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.writing.put import Done, PutResult, PutStatus
@@ -46,13 +47,15 @@ class CheckpointWriter:
         revive_log: ReviveLog,
         in_flight: InFlight,
         scans: BufferScans,
+        counts: PopCounts,
     ) -> None:
-        """Store checkpoints by `revive_log` or in the buffer of `scans`."""
+        """Store checkpoints by `revive_log` or in the buffer of `scans`, and count them."""
         self._context = context
         self._offsets = offsets
         self._revive_log = revive_log
         self._in_flight = in_flight
         self._scans = scans
+        self._counts = counts
 
     @property
     def _is_buffering(self) -> bool:
@@ -120,6 +123,8 @@ class CheckpointWriter:
         *,
         is_buffering: bool,
     ) -> None:
+        for one in stored:
+            self._counts.on_put(CHECKPOINT, one.checkpoint.key, result.status)
         if result.status is not PutStatus.OK:
             self._drop(added)
         elif is_buffering:

@@ -19,6 +19,7 @@ from kourou.broker.popping.notifications import NotificationHandlers
 from kourou.broker.popping.ordered import OrderedPops
 from kourou.broker.popping.peek import PeekHandler
 from kourou.broker.popping.pop import PopHandler
+from kourou.broker.popping.pop_counts import PopCounts
 from kourou.broker.popping.pop_holds import HoldLimits, PopHolds
 from kourou.broker.popping.pop_reads import PopReads
 from kourou.broker.popping.pop_run import PopQueue
@@ -50,6 +51,7 @@ class Popping:
         scans: the merge buffer, and what stores its checkpoints.
         revives: the loops that make messages visible again.
         in_flight: the checkpoints whose messages are invisible.
+        counts: counts since the start, for the metrics.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Popping:
         self._context = context
         self._offsets = tables.offsets
         self.in_flight: Final = InFlight(context.config.broker_name)
+        self.counts: Final = PopCounts()
         self.holds: Final = PopHolds(self._hold_limits, _retry_topics)
         self.notification_holds: Final = PopHolds(
             self._hold_limits, _retry_topics, wakes_latest=True
@@ -66,15 +69,18 @@ class Popping:
             context, tables.order_infos, tables.offsets, (self.holds, self.notification_holds)
         )
         revive_log = ReviveLog(context, timers)
-        self.scans: Final = BufferScans(context, tables.offsets, revive_log.checkpoint_draft)
-        writer = AckWriter(context, revive_log, self.in_flight, self.scans)
+        self.scans: Final = BufferScans(
+            context, tables.offsets, revive_log.checkpoint_draft, self.counts
+        )
+        writer = AckWriter(context, revive_log, self.in_flight, self.scans, self.counts)
         parts = ReviveParts(
             context,
             tables.offsets,
             timers,
             self.in_flight,
             writer,
-            ReviveStore(context, tables.offsets, reads, revive_log, self.in_flight),
+            ReviveStore(context, tables.offsets, reads, revive_log, self.in_flight, self.counts),
+            self.counts,
             lambda: self.recovery.is_complete,
         )
         self.revives: Final = Revives(parts, revive_log)
@@ -113,6 +119,7 @@ class Popping:
             recovery=self.recovery,
             ordered=self.ordered,
             starts=starts,
+            counts=self.counts,
         )
         pops = PopHandler(
             context,
@@ -120,7 +127,9 @@ class Popping:
             offsets=self._offsets,
             reads=pop_reads,
             revive_log=revive_log,
-            writer=CheckpointWriter(context, self._offsets, revive_log, self.in_flight, self.scans),
+            writer=CheckpointWriter(
+                context, self._offsets, revive_log, self.in_flight, self.scans, self.counts
+            ),
             ordered=self.ordered,
             holds=self.holds,
             release=self.revives.release,
@@ -205,6 +214,7 @@ class Popping:
             self.in_flight.forget(topic=topic)
             self.ordered.remove_topic(topic)
             self.scans.buffer.remove_topic(topic)
+            self.counts.remove_topic(topic)
         for holds in (self.holds, self.notification_holds):
             holds.serve_topic(topic)
 
@@ -214,6 +224,7 @@ class Popping:
             self.in_flight.forget(group=group)
             self.ordered.remove_group(group)
             self.scans.buffer.remove_group(group)
+            self.counts.remove_group(group)
         for holds in (self.holds, self.notification_holds):
             holds.serve_group(group)
 

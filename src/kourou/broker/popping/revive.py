@@ -31,6 +31,7 @@ from kourou.broker.popping.checkpoint import (
     key_of_ack,
 )
 from kourou.broker.popping.in_flight import InFlight
+from kourou.broker.popping.pop_counts import ACK, CHECKPOINT, PopCounts
 from kourou.broker.popping.revive_log import REVIVE_PREFIX, ReviveLog, log_end_of
 from kourou.broker.popping.revive_store import ReviveStore
 from kourou.broker.popping.revive_window import HeldCheckpoint, ReviveWindow
@@ -82,6 +83,7 @@ class ReviveParts:
     in_flight: InFlight
     writer: AckWriter
     store: ReviveStore
+    counts: PopCounts
     recovery_is_complete: Callable[[], bool]
     revived: dict[CheckpointKey, set[int]] = field(default_factory=dict)
 
@@ -198,12 +200,10 @@ class ReviveLoop:
 
     Attributes:
         topic, queue_id: the queue.
-        revived_count: messages that were revived since the start.
     """
 
     def __init__(self, parts: ReviveParts, topic: str, queue_id: int) -> None:
         self.topic, self.queue_id = topic, queue_id
-        self.revived_count = 0
         self._parts = parts
         context = parts.context
         self._reader, self._writer = context.store.reader, context.store.writer
@@ -323,7 +323,6 @@ class ReviveLoop:
         except Exception:
             window.defer(held, self._clock.now_ms() + REFUSED_RETRY_MS)
             raise
-        self.revived_count += revived.count
         if revived.is_done:
             window.settle(held)
             return
@@ -403,6 +402,7 @@ class ReviveLoop:
                     self._broker_name,
                     log_end_of(properties),
                 )
+                self._parts.counts.on_read(CHECKPOINT, checkpoint.key, self.queue_id)
                 checkpoint.ack_all(self._parts.revived.get(checkpoint.key, ()))
                 if not self._parts.recovery_is_complete():
                     self._parts.in_flight.add(checkpoint)
@@ -410,6 +410,7 @@ class ReviveLoop:
             else:
                 ack = decode_ack(header.body(record))
                 key = key_of_ack(ack, self._broker_name)
+                self._parts.counts.on_read(ACK, key, self.queue_id)
                 if not self._parts.recovery_is_complete():
                     self._parts.in_flight.ack_all(key, ack.offsets)
                 self.window.read_ack(offset, key, ack.offsets, delivered_ms)

@@ -25,6 +25,7 @@ from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.checkpoint import RE_PUT_AFTER_S, PopCheckpoint
 from kourou.broker.popping.in_flight import InFlight
+from kourou.broker.popping.pop_counts import CHECKPOINT, PopCounts
 from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.popping.revived import (
     new_retry_topic,
@@ -86,8 +87,10 @@ class ReviveStore:
         reads: VerifiedReads,
         revive_log: ReviveLog,
         in_flight: InFlight,
+        counts: PopCounts,
     ) -> None:
         """Read messages by `reads`, and commit the first offset of new retry topics."""
+        self._counts = counts
         self._context = context
         self._config = context.live_config
         self._topics = context.topics
@@ -152,6 +155,7 @@ class ReviveStore:
         """Store messages; return the offsets of those that are refused for good."""
         drafts = [draft for _, draft in part]
         stored = await self._stored(drafts)
+        self._counts.on_retry(checkpoint.key, stored.status, len(part))
         if stored.status is PutStatus.OK:
             checkpoint.ack_all(offset for offset, _ in part)
             result.count += len(part)
@@ -199,6 +203,8 @@ class ReviveStore:
         for one in later:
             self._in_flight.add(one)
         result = await self._stored(drafts)
+        for one in later:
+            self._counts.on_put(CHECKPOINT, one.key, result.status)
         if result.status is PutStatus.OK:
             checkpoint.ack_all(offsets)
             return Revived()

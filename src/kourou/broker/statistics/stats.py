@@ -15,6 +15,8 @@ of the 67 us of CPU that a send of 1 KB takes in all (docs/performance.md); 0.35
     BROKER_PUT_NUMS, BROKER_GET_NUMS, ..    cluster                all of them
     BROKER_GET_FROM_DISK_NUMS, .._SIZE      cluster                gets that waited for the device
     SNDBCK_PUT_NUMS, SNDBCK2DLQ_TIMES       topic@group            messages sent back
+    GROUP_ACK_NUMS, GROUP_CK_NUMS           topic@group            acks, checkpoints of pops
+    BROKER_ACK_NUMS, BROKER_CK_NUMS         cluster                all of them
     CHANNEL_ACTIVITY                        CLOSE                  connections
 
 Messages are counted under the topic in which they are stored, as in Java: a message with a delay
@@ -88,6 +90,9 @@ SETS: Final = {
 }
 """The sets by the name that request 315 uses."""
 
+
+_OF_GROUPS: Final = ("SNDBCK_PUT_NUMS", "SNDBCK2DLQ_TIMES", "GROUP_ACK_NUMS", "GROUP_CK_NUMS")
+"""Sets whose keys are `topic@group`, apart from `SETS`."""
 
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
 """The group under which deliveries of delay levels are counted."""
@@ -331,7 +336,7 @@ class BrokerStats:
         for table in (self._gets, self._cold_gets):
             for queues in table.pop(topic, {}).values():
                 removed += queues.values()
-        for stats_name in ("SNDBCK_PUT_NUMS", "SNDBCK2DLQ_TIMES"):
+        for stats_name in _OF_GROUPS:
             items = self._named.get(stats_name, {})
             removed += [items.pop(key) for key in list(items) if key.startswith(f"{topic}@")]
         self._count -= len(removed)
@@ -342,7 +347,7 @@ class BrokerStats:
         for table in (self._gets, self._cold_gets):
             for groups in table.values():
                 removed += groups.pop(group, {}).values()
-        for stats_name in ("SNDBCK_PUT_NUMS", "SNDBCK2DLQ_TIMES"):
+        for stats_name in _OF_GROUPS:
             items = self._named.get(stats_name, {})
             removed += [items.pop(key) for key in list(items) if key.endswith(f"@{group}")]
         self._count -= len(removed)
