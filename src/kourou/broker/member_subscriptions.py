@@ -79,6 +79,11 @@ class MemberSubscriptions:
         key = _expression_key(subscription)
         return any(key in subscription_set for subscription_set in self._sets)
 
+    @property
+    def is_consistent(self) -> bool:
+        """Whether all members have the same subscriptions."""
+        return len(self._sets) <= 1
+
     def differences(self) -> list[str]:
         """Return a text for each topic whose subscriptions differ between members."""
         return differences(self._by_member.values()) if len(self._sets) > 1 else []

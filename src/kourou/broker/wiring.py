@@ -59,7 +59,7 @@ def build_handlers(components: Components) -> Handlers:
         sends=SendHandlers(context, checks, components.transactions, placement),
         replies=ReplyHandler(context, checks),
         send_backs=SendBackHandler(context),
-        stats=StatsHandlers(context, components.delay, timers),
+        stats=StatsHandlers(context, components.delay, timers, components.popping),
         configs=ConfigHandlers(context.live_config, context.disk.root, context.clock),
         pulls=components.pulls,
         clients=ClientHandlers(context, components.subscriptions),

@@ -58,6 +58,8 @@ class ConsumeQueueData:
         extend_data_json: data of the entry's extension, which exists for bit map filters only.
         eval: whether the entry passes the filter.
         msg: the reason why the message could not be read for the filter.
+        visible_at_ms: when the group of the request gets it again, in epoch ms; None if it is not
+            in flight. Set by Kourou's brokers, ignored by RocketMQ's clients.
     """
 
     physic_offset: int = 0
@@ -67,6 +69,7 @@ class ConsumeQueueData:
     bit_map: str | None = None
     eval: bool = False
     msg: str | None = None
+    visible_at_ms: int | None = field(default=None, metadata={"wire": "kourouVisibleAt"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,11 @@ class ConsumeOffset:
         pull_offset: offset of the next message to pull.
         last_timestamp: store time of the last consumed message, epoch milliseconds; 0 if none.
         lock_holder: id of the client that holds the queue's lock for ordered consumption; None if
-            it is not locked. Set by Kourou's brokers, ignored by RocketMQ's clients.
+            it is not locked. This and the following are set by Kourou's brokers, and ignored by
+            RocketMQ's clients.
+        in_flight: messages that are popped and neither acknowledged nor visible again; None for 0,
+            or if the broker does not report it.
+        block_reason: why an ordered pop gets nothing from the queue; None if it is not blocked.
     """
 
     broker_offset: int = 0
@@ -130,6 +134,8 @@ class ConsumeOffset:
     pull_offset: int = 0
     last_timestamp: int = 0
     lock_holder: str | None = field(default=None, metadata={"wire": "kourouLockHolder"})
+    in_flight: int | None = field(default=None, metadata={"wire": "kourouInFlight"})
+    block_reason: str | None = field(default=None, metadata={"wire": "kourouBlockReason"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
 from kourou.protocol.offsets import QueryCorrectionOffsetHeader, decode_correction_offsets
+from kourou.protocol.popping.topic_names import retry_topic_v1
 from kourou.protocol.stats import (
     ConsumeOffset,
     GetConsumeStatsInBrokerHeader,
@@ -22,6 +23,7 @@ from kourou.protocol.stats import (
 )
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
+from tests.broker.popping.pop_rig import PopRig
 
 
 async def stats(broker: SimulatedBroker, **fields: Any) -> dict[MessageQueue, ConsumeOffset]:
@@ -197,3 +199,37 @@ def test_other_tasks_run_while_a_group_with_many_topics_is_reported() -> None:
         assert turns > 20
 
     run_with_broker(test)
+
+
+def test_retry_topics_of_pops_are_reported_while_members_are_connected() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        retry, other = retry_topic_v1("g", "T"), retry_topic_v1("g", "U")
+        for name in ("T", "U", retry, other):
+            broker.topics.put(TopicConfig(name, 1, 1))
+            broker.offsets.commit("g", name, 0, 0)
+        broker.connect("c", topics=["T"])
+
+        assert [queue.topic for queue in await stats(broker)] == [retry, "T"]
+
+    run_with_broker(test)
+
+
+def test_messages_in_flight_and_blocked_queues_are_reported() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a", b"b", b"c")
+        await rig.put(b"d", b"e", queue_id=1)
+        await rig.pop(queue_id=0, max_msg_nums=2)
+        await rig.pop(queue_id=1, order=True)
+
+        found = [at for queue, at in sorted((await stats(broker)).items()) if queue.topic == "T"]
+        assert [at.in_flight for at in found] == [2, 2, None, None]
+        assert [at.consumer_offset for at in found] == [2, 0, 0, 0]
+        assert [at.block_reason is None for at in found] == [True, False, True, True]
+        assert "offset 0 is not acknowledged" in (found[1].block_reason or "")
+
+        await asyncio.sleep(15)
+        found = [at for queue, at in sorted((await stats(broker)).items()) if queue.topic == "T"]
+        assert {(at.in_flight, at.block_reason) for at in found} == {(None, None)}
+
+    run_with_broker(test, is_delivering=True)

@@ -72,8 +72,10 @@ class Answer(asyncio.Future[RemotingCommand]):
 class PopRig:
     """One consumer of a simulated broker."""
 
-    def __init__(self, broker: SimulatedBroker) -> None:
+    def __init__(self, broker: SimulatedBroker, port: int = 50_000) -> None:
+        """Send requests from the local port `port`."""
         self.broker = broker
+        self.port = port
         self.handlers = broker.components.popping.handlers()
 
     def send(self, code: int, header: object | None, body: bytes = b"") -> Answer:
@@ -82,7 +84,7 @@ class PopRig:
 
     def send_command(self, command: RemotingCommand) -> Answer:
         """Send an existing request like `send`."""
-        peer = FakePeer()
+        peer = FakePeer(self.port)
         answer = Answer(peer)
         peer.send = answer.set  # type: ignore[method-assign]
         peer.ask(self.handlers[command.code], peer.request_of(command))

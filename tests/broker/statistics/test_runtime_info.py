@@ -26,6 +26,7 @@ FACTS = BrokerFacts(
     earliest_at_ms=1_795_228_375_346,
     delay_offsets={1: (3, 3), 18: (0, 1)},
     pending_puts=(7, 100_000),
+    pop={},
     timer={
         "timerCongestNum": "0",
         "timerDequeueTps": "0.0",

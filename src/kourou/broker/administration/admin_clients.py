@@ -7,12 +7,13 @@ Source: AdminBrokerProcessor.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kourou.broker.advertised import advertised_address
 from kourou.broker.clients import ConsumerGroup, Member
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
+from kourou.broker.popping.popped_filters import PoppedFilters
 from kourou.errors import ConsumerNotOnlineError, RemoteSystemError
 from kourou.protocol.codes import ResponseCode, language_of
 from kourou.protocol.command import RemotingCommand, response
@@ -41,16 +42,20 @@ from kourou.remoting.steady_time import steady_ms
 class ClientAdminHandlers:
     """Serves the requests from the tables of clients and of committed offsets."""
 
-    def __init__(self, context: BrokerContext, offsets: ConsumerOffsets) -> None:
+    def __init__(
+        self, context: BrokerContext, offsets: ConsumerOffsets, popped_filters: PoppedFilters
+    ) -> None:
         """Create the handlers.
 
         Args:
             context: the broker's state and services.
             offsets: source of the groups that committed in a topic, and of a group's topics.
+            popped_filters: the filters of clients that pop.
         """
         self._config = context.config
         self._clients = context.clients
         self._offsets = offsets
+        self._popped_filters = popped_filters
         self._clock = context.clock
 
     def on_get_consumer_connection_list(self, request: Request) -> RemotingCommand:
@@ -61,7 +66,9 @@ class ClientAdminHandlers:
             raise ConsumerNotOnlineError(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
             )
-        return response(request.command, body=encode_consumer_connection(_connection_of(live)))
+        popped = self._popped_filters.differences(group, self._clock.now_ms())
+        connection = _connection_of(live, popped)
+        return response(request.command, body=encode_consumer_connection(connection))
 
     def on_get_producer_connection_list(self, request: Request) -> RemotingCommand:
         """Return the connected producers of the group (204)."""
@@ -117,14 +124,17 @@ class ClientAdminHandlers:
         return response(request.command, body=body)
 
 
-def _connection_of(live: ConsumerGroup) -> ConsumerConnection:
+def _connection_of(live: ConsumerGroup, popped: Mapping[str, str]) -> ConsumerConnection:
+    """Return the connections of a group; `popped` are the differences of pops, by topic."""
+    differences = live.member_subscriptions.differences()
+    named = {text.partition(":")[0] for text in differences}
     return ConsumerConnection(
         _connections(live.members.values()),
         live.consume_type,
         live.message_model,
         live.consume_from_where,
         live.subscriptions,
-        live.member_subscriptions.differences(),
+        [*differences, *(text for topic, text in popped.items() if topic not in named)],
     )
 
 

@@ -98,10 +98,11 @@ def build_admin_handlers(components: Components, deletion: TopicDeletion) -> Adm
 
     return AdminHandlers(
         groups=GroupAdminHandlers(context, tables.offsets, deletion),
-        clients=ClientAdminHandlers(context, tables.offsets),
+        clients=ClientAdminHandlers(context, tables.offsets, components.popping.filters),
         progress=ProgressHandlers(
             context,
             tables.offsets,
+            components.popping.invisible,
             lambda group, queue: components.queue_locks.holder(group, queue, steady_ms()),
         ),
         offsets=OffsetAdminHandlers(
@@ -113,6 +114,10 @@ def build_admin_handlers(components: Components, deletion: TopicDeletion) -> Adm
         ),
         calls=calls,
         store=StoreAdminHandlers(
-            context, tables.filters, components.queue_deletion, components.retention
+            context,
+            tables.filters,
+            components.queue_deletion,
+            components.retention,
+            components.popping.invisible,
         ),
     )

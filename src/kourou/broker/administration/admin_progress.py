@@ -18,12 +18,14 @@ from typing import Final, NamedTuple, Protocol
 from kourou.broker.advertised import advertised_address
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
+from kourou.broker.popping.invisible import InvisibleMessages
 from kourou.errors import TopicNotFoundError
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.offsets import QueryCorrectionOffsetHeader, encode_correction_offsets
+from kourou.protocol.popping.topic_names import normal_topic
 from kourou.protocol.stats import (
     ConsumeOffset,
     ConsumeStats,
@@ -71,13 +73,18 @@ class ProgressHandlers:
     """Serves the requests."""
 
     def __init__(
-        self, context: BrokerContext, offsets: ConsumerOffsets, lock_holder: LockHolder
+        self,
+        context: BrokerContext,
+        offsets: ConsumerOffsets,
+        invisible: InvisibleMessages,
+        lock_holder: LockHolder,
     ) -> None:
         """Create the handlers.
 
         Args:
             context: the broker's state and services.
             offsets: source of committed and pulled offsets.
+            invisible: the messages in flight of groups that pop.
             lock_holder: returns the holder of the lock of a queue that is consumed in order.
         """
         self._config = context.config
@@ -85,6 +92,7 @@ class ProgressHandlers:
         self._groups = context.groups
         self._clients = context.clients
         self._offsets = offsets
+        self._invisible = invisible
         self._store = context.store.reader
         self._consume_tps = context.stats.get_tps
         self._lock_holder = lock_holder
@@ -206,7 +214,9 @@ class ProgressHandlers:
     def _may_consume(self, group: str, topic: str) -> bool:
         """Return whether the group is not connected, or subscribes to the topic."""
         live = self._clients.consumer_group(group)
-        return live is None or not live.subscriptions or topic in live.subscriptions
+        if live is None or not live.subscriptions or topic in live.subscriptions:
+            return True
+        return normal_topic(topic, group) in live.subscriptions  # its pop retry topic
 
     async def _all_stats(
         self, group: str, topics: Sequence[str], *, is_order: bool
@@ -239,6 +249,8 @@ class ProgressHandlers:
                     self._offsets.pulled(group, name, progress.queue.queue_id) or 0,
                 ),
                 lock_holder=self._lock_holder(group, progress.queue),
+                in_flight=self._invisible.count(name, group, progress.queue.queue_id) or None,
+                block_reason=self._invisible.block_reason(name, group, progress.queue.queue_id),
             )
             for progress in queues
         }

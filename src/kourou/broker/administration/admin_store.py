@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from kourou.broker.context import BrokerContext
+from kourou.broker.popping.invisible import InvisibleMessages
 from kourou.broker.pulling.consumer_filters import ConsumerFilters
 from kourou.broker.pulling.message_filters import FilterBits, MessageFilter
 from kourou.broker.writing.queue_deletion import QueueDeletion
@@ -53,6 +54,7 @@ class StoreAdminHandlers:
         filters: ConsumerFilters,
         queue_deletion: QueueDeletion,
         retention: Retention,
+        invisible: InvisibleMessages,
     ) -> None:
         """Create the handlers.
 
@@ -61,6 +63,7 @@ class StoreAdminHandlers:
             filters: source of the property filters of groups.
             queue_deletion: deletes the queues of a topic, durably.
             retention: removes expired files.
+            invisible: the messages in flight of groups that pop.
         """
         self._topics = context.topics
         self._clients = context.clients
@@ -68,6 +71,7 @@ class StoreAdminHandlers:
         self._store = context.store
         self._queue_deletion = queue_deletion
         self._retention = retention
+        self._invisible = invisible
         self._offload = context.offload
         self._later = context.later
 
@@ -100,8 +104,18 @@ class StoreAdminHandlers:
             count = min(max(0, header.count), ENTRIES_MAX, end - header.index)
             offsets = range(header.index, header.index + count)
             entries = await self._offload(_entries, self._store, header.topic, queue_id, offsets)
+            group, visible_at_ms = header.consumer_group, {}
+            if group is not None:
+                visible_at_ms = await self._invisible.visible_at_ms(
+                    header.topic, group, queue_id, offsets
+                )
             found = QueryConsumeQueueResponse(
-                tuple(_entry_data(entry, unit, may_match) for entry, unit in entries),
+                tuple(
+                    replace(
+                        _entry_data(entry, unit, may_match), visible_at_ms=visible_at_ms.get(offset)
+                    )
+                    for offset, (entry, unit) in zip(offsets, entries, strict=False)
+                ),
                 end,
                 first,
                 subscription,

@@ -247,9 +247,11 @@ def _lag(components: Components, group: str, topic: str, labels: _Labels) -> _La
     behind = held = 0
     unconsumed: list[_Position] = []
     unread: list[_Position] = []
-    for queue_id, consumed in offsets.of_topic(group, topic).items():
+    for queue_id, committed in offsets.of_topic(group, topic).items():
         end = store.reader.max_offset(topic, queue_id)
-        read = max(consumed, offsets.pulled(group, topic, queue_id) or 0)
+        popped = components.popping.in_flight.count(topic, group, queue_id)
+        read = max(committed, offsets.pulled(group, topic, queue_id) or 0)
+        consumed = committed - popped  # as in Java: popped messages lie before the offset
         behind += max(0, end - consumed)
         held += read - consumed
         begin = store.reader.min_offset(topic, queue_id)  # expired messages do not count as waiting

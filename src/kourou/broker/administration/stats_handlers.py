@@ -13,6 +13,8 @@ from functools import partial
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.delays.delay import DelayDelivery
+from kourou.broker.popping.pop_readings import pop_info
+from kourou.broker.popping.popping import Popping
 from kourou.broker.statistics.runtime_info import NO_TIME, BrokerFacts, runtime_info
 from kourou.broker.statistics.stats_samples import Window
 from kourou.broker.timer.timer_readings import timer_info
@@ -38,13 +40,16 @@ from kourou.store.paths import COMMITLOG
 class StatsHandlers:
     """Serves the requests."""
 
-    def __init__(self, context: BrokerContext, delay: DelayDelivery, timers: Timers) -> None:
+    def __init__(
+        self, context: BrokerContext, delay: DelayDelivery, timers: Timers, popping: Popping
+    ) -> None:
         """Create the handlers; the time of this call is reported as the broker's start.
 
         Args:
             context: the broker's state and services.
             delay: source of the progress of delay levels.
             timers: source of the state of scheduled messages.
+            popping: source of the state of pops.
         """
         self._stats = context.stats
         self._store = context.store
@@ -52,6 +57,8 @@ class StatsHandlers:
         self._commit = context.commit
         self._delay = delay
         self._timers = timers
+        self._popping = popping
+        self._clients = context.clients
         self._later = context.later
         self._offload = context.offload
         self._clock = context.clock
@@ -105,7 +112,17 @@ class StatsHandlers:
             },
             pending_puts=self._commit.pending_puts,
             timer=timer_info(self._timers),
+            pop=pop_info(self._popping, self._differing_groups()),
         )
+
+    def _differing_groups(self) -> list[str]:
+        """Return the groups whose members have different subscriptions, sorted."""
+        found = {
+            live.name
+            for live in self._clients.consumer_groups()
+            if not live.member_subscriptions.is_consistent
+        }
+        return sorted(found.union(self._popping.filters.groups(self._clock.now_ms())))
 
 
 def _is_writable(store: MessageStore) -> bool:

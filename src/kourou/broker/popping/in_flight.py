@@ -244,12 +244,26 @@ class InFlight:
         return {name: queue.count for name, queue in self._queues.items()}
 
     def checkpoints(
-        self, topic: str, group: str, queue_id: int
+        self, topic: str, group: str, queue_id: int, offsets: range | None = None
     ) -> Iterator[tuple[CheckpointKey, int, list[int]]]:
-        """Yield live checkpoints with the time of their revival and offsets in flight."""
+        """Yield live checkpoints with the time of their revival and offsets in flight.
+
+        Checkpoints may be added and removed meanwhile. If `offsets` are given, those that have no
+        message at any of them may be left out.
+        """
         queue = self._queues.get((topic, group, queue_id))
-        for entry, value in queue.entries.items() if queue is not None else ():
+        for entry in list(queue.entries) if queue is not None else ():
+            assert queue is not None
+            value = queue.entries.get(entry)
+            if value is None:
+                continue
             pop_time_ms, start, broker = self._parts(entry)
+            if (
+                offsets is not None
+                and isinstance(value, int)
+                and not offsets.start - DENSE_DIFF_MAX <= start < offsets.stop
+            ):
+                continue
             key = CheckpointKey(topic, group, queue_id, start, pop_time_ms, broker)
             yield key, pop_time_ms + (_packed(value) & _INVISIBLE), _offsets(value, start)
 

@@ -288,6 +288,11 @@ class OrderInfos:
                 found.append((queue, reason))
         return found
 
+    def invisible(self, queue: OrderedQueue, now_ms: int) -> list[tuple[int, int]]:
+        """Return the offsets in flight, with the times when they are visible again, in epoch ms."""
+        info = self._infos.get(queue)
+        return [] if info is None else [one for one in _unacknowledged(info) if one[1] > now_ms]
+
     def take_ended(self, now_ms: int) -> list[OrderedQueue]:
         """Return the queues whose block has ended by time since the last call."""
         ended = []

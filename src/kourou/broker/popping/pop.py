@@ -46,6 +46,7 @@ from kourou.broker.popping.pop_reads import (
 from kourou.broker.popping.pop_run import Popped, PopQueue, PopRun, PopStep, pop_steps
 from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.pop_verdicts import HOLD_MARGIN_MS, PermittedPop, judge_pop
+from kourou.broker.popping.popped_filters import PoppedFilters, Use
 from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.pulling.filtered_reads import ArrivalFilter
 from kourou.broker.pulling.verdicts import Refusal
@@ -78,6 +79,7 @@ class PopHandler:
         ordered: OrderedPops,
         holds: PopHolds,
         release: Callable[[Sequence[PopCheckpoint], int], None],
+        filters: PoppedFilters,
     ) -> None:
         """Serve pops.
 
@@ -91,6 +93,7 @@ class PopHandler:
             ordered: the order infos.
             holds: the held pops.
             release: makes the messages of checkpoints of a revive queue visible at once.
+            filters: notes the filters of pops.
         """
         self._context = context
         self._config = context.live_config
@@ -103,6 +106,7 @@ class PopHandler:
         self._ordered = ordered
         self._holds = holds
         self._release = release
+        self._filters = filters
         self._arrivals = ArrivalFilter(context.store)
         self._locked: set[PopQueue] = set()
 
@@ -119,6 +123,8 @@ class PopHandler:
         )
         if isinstance(permitted, Refusal):
             return refusal_answer(request.command, permitted.code, permitted.text)
+        use = Use(request.remote_address, self._context.clock.now_ms())
+        self._filters.note(header.topic, header.consumer_group, header.exp_type, header.exp, use)
         run = self._new_run(request, header, permitted)
         if not self._context.groups.is_saved(header.consumer_group):
             self._context.later.answer(request, partial(self._read_for_new_group, run))

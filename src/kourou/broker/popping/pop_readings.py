@@ -10,12 +10,34 @@ Source: PopMetricsManager.java, PopMetricsConstant.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.popping.pop_counts import SCAN_BOUNDS_MS, PopCounts, Series
 from kourou.broker.popping.popping import Popping
 from kourou.metrics import Distribution, Family, Kind, Sample
+
+DIFFERING_MAX: Final = 20
+"""Limit on the groups that are named."""
+
+
+def pop_info(popping: Popping, differing_groups: Sequence[str]) -> dict[str, str]:
+    """Return the entries of the answer to GET_BROKER_RUNTIME_INFO (28), which Java does not have.
+
+    Args:
+        popping: the components.
+        differing_groups: groups whose members have different subscriptions.
+    """
+    loops = popping.revives.loops
+    info = {
+        "kourouPopInFlight": str(popping.in_flight.message_count),
+        "kourouReviveBehindMessages": str(sum(one.lag for one in loops)),
+        "kourouReviveBehindMs": str(max((one.latency_ms for one in loops), default=0)),
+    }
+    if differing_groups:
+        info["kourouDifferingGroups"] = ",".join(differing_groups[:DIFFERING_MAX])
+    return info
 
 
 def pop_families(popping: Popping, config: BrokerConfig, base: Mapping[str, str]) -> list[Family]:

@@ -15,6 +15,7 @@ from kourou.broker.popping.checkpoint import PopCheckpoint
 from kourou.broker.popping.checkpoint_writer import CheckpointWriter
 from kourou.broker.popping.in_flight import DueCopies, InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery, read_revive_record
+from kourou.broker.popping.invisible import InvisibleMessages
 from kourou.broker.popping.notifications import NotificationHandlers
 from kourou.broker.popping.ordered import OrderedPops
 from kourou.broker.popping.peek import PeekHandler
@@ -24,6 +25,7 @@ from kourou.broker.popping.pop_holds import HoldLimits, PopHolds
 from kourou.broker.popping.pop_reads import PopReads
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.pop_starts import PopStarts
+from kourou.broker.popping.popped_filters import PoppedFilters
 from kourou.broker.popping.popped_offsets import commit_popped, find_pops
 from kourou.broker.popping.revive import ReviveParts, Revives
 from kourou.broker.popping.revive_log import REVIVE_PREFIX, ReviveLog
@@ -51,6 +53,8 @@ class Popping:
         scans: the merge buffer, and what stores its checkpoints.
         revives: the loops that make messages visible again.
         in_flight: the checkpoints whose messages are invisible.
+        invisible: the same, with those of ordered pops, for administrators.
+        filters: the filters with which clients popped lately.
         counts: counts since the start, for the metrics.
     """
 
@@ -60,6 +64,10 @@ class Popping:
         self._context = context
         self._offsets = tables.offsets
         self.in_flight: Final = InFlight(context.config.broker_name)
+        self.invisible: Final = InvisibleMessages(
+            self.in_flight, tables.order_infos.infos, context.clock
+        )
+        self.filters: Final = PoppedFilters()
         self.counts: Final = PopCounts()
         self.holds: Final = PopHolds(self._hold_limits, _retry_topics)
         self.notification_holds: Final = PopHolds(
@@ -133,6 +141,7 @@ class Popping:
             ordered=self.ordered,
             holds=self.holds,
             release=self.revives.release,
+            filters=self.filters,
         )
         return {
             RequestCode.POP_MESSAGE: pops.on_pop_message,
@@ -215,6 +224,7 @@ class Popping:
             self.ordered.remove_topic(topic)
             self.scans.buffer.remove_topic(topic)
             self.counts.remove_topic(topic)
+            self.filters.remove_topic(topic)
         for holds in (self.holds, self.notification_holds):
             holds.serve_topic(topic)
 
@@ -225,6 +235,7 @@ class Popping:
             self.ordered.remove_group(group)
             self.scans.buffer.remove_group(group)
             self.counts.remove_group(group)
+            self.filters.remove_group(group)
         for holds in (self.holds, self.notification_holds):
             holds.serve_group(group)
 

@@ -63,6 +63,7 @@ class BrokerFacts:
         delay_offsets: level -> (delivered, stored), both as queue offsets.
         pending_puts: puts that wait for the disk, and their limit.
         timer: the timer's part of the table.
+        pop: that of pops, which Java does not have.
     """
 
     boot_at_ms: int
@@ -78,6 +79,7 @@ class BrokerFacts:
     delay_offsets: Mapping[int, tuple[int, int]]
     pending_puts: tuple[int, int]
     timer: Mapping[str, str]
+    pop: Mapping[str, str]
 
 
 def runtime_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
@@ -105,6 +107,7 @@ def runtime_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
         "sendThreadPoolQueueCapacity": str(pending_max),
         "sendThreadPoolQueueSize": str(pending),
         **facts.timer,
+        **facts.pop,
         **{
             f"scheduleMessageOffset_{level}": f"{delivered},{stored}"
             for level, (delivered, stored) in facts.delay_offsets.items()

@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kourou.client.background import BackgroundTasks
+from kourou.client.config import ClientConfig
 from kourou.client.consuming.acknowledging.redelivery import is_instruction, redelivery_of
-from kourou.client.consuming.consumer_config import ConsumerConfig, PushConsumerConfig
+from kourou.client.consuming.consumer_config import (
+    ConsumerConfig,
+    PushConsumerConfig,
+    SimpleConsumerConfig,
+)
 from kourou.client.consuming.listening.listener_calls import ListenerCall
 from kourou.client.consuming.listening.ordered_calls import OrderedCall
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
@@ -108,11 +113,16 @@ class ConsumerAnswers:
                 self._config,
                 self._instance.namesrv_addresses,
                 self._began_at_ms,
+                consume_type=(
+                    ConsumeType.PASSIVELY
+                    if isinstance(self._config, PushConsumerConfig)
+                    else ConsumeType.ACTIVELY
+                ),
                 is_ordered=isinstance(self._call, OrderedCall),
             ),
             subscriptions=[self._subscriptions[topic] for topic in topics],
             queues=self._held.infos(),
-            statuses={topic: _as_status(self._stats.topic(topic)) for topic in topics},
+            statuses={topic: _status_of(self._stats.topic(topic)) for topic in topics},
             jstack=stacks,
         )
 
@@ -130,6 +140,72 @@ class ConsumerAnswers:
             remark=None if outcome.error is None else repr(outcome.error),
             spent_time_ms=int(outcome.elapsed_ms),
         )
+
+
+class SimpleAnswers:
+    """Implements `client_requests.RequestTarget` for a simple consumer.
+
+    It has no queues and no listener.
+
+    Args:
+        instance: the client.
+        config: its settings.
+        subscriptions: by topic; a live view.
+        stats: its counters.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        config: SimpleConsumerConfig,
+        subscriptions: Mapping[str, SubscriptionData],
+        stats: ConsumerStats,
+    ) -> None:
+        self._instance = instance
+        self._config = config
+        self._subscriptions = subscriptions
+        self._stats = stats
+        self._began_at_ms = 0
+
+    def begin(self) -> None:
+        """Record the start of the consumer."""
+        self._began_at_ms = self._instance.runtime.clock.now_ms()
+
+    @property
+    def tasks(self) -> BackgroundTasks:
+        """Background tasks, which end with the consumer."""
+        return self._instance.tasks
+
+    def rebalance_soon(self) -> None:
+        """Do nothing: a simple consumer has no queues to assign."""
+
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Do nothing: the broker holds the offsets of pops, and has reset them."""
+
+    def offsets_of(self, _topic: str) -> dict[MessageQueue, int]:
+        """Return none: the broker holds the offsets of pops."""
+        return {}
+
+    def running_info(self, stacks: str | None) -> ConsumerRunningInfo:
+        """Return the consumer's settings, subscriptions, rates and, if given, stacks."""
+        topics = sorted(self._subscriptions)
+        return ConsumerRunningInfo(
+            properties=_running_properties(
+                self._config,
+                self._instance.namesrv_addresses,
+                self._began_at_ms,
+                consume_type=ConsumeType.POP,
+                is_ordered=self._config.ordered,
+            ),
+            subscriptions=[self._subscriptions[topic] for topic in topics],
+            statuses={topic: _status_of(self._stats.topic(topic)) for topic in topics},
+            jstack=stacks,
+        )
+
+    async def consume(self, _message: MessageExt) -> ConsumeMessageDirectlyResult:
+        """Return that the message was not consumed."""
+        remark = "the consumer has no listener: the program receives messages itself"
+        return ConsumeMessageDirectlyResult(ConsumeResult.LATER, remark=remark)
 
 
 async def _consume_in_order(call: OrderedCall, message: MessageExt) -> ConsumeMessageDirectlyResult:
@@ -160,11 +236,12 @@ def _result_of(error: BaseException | None, message: MessageExt) -> ConsumeResul
 
 
 def _running_properties(
-    config: ConsumerConfig,
+    config: ClientConfig,
     namesrv_addresses: Sequence[str],
     began_at_ms: int,
     *,
-    is_ordered: bool = False,
+    consume_type: ConsumeType,
+    is_ordered: bool,
 ) -> dict[str, str]:
     """Return the properties that Java's tools print, and the settings under RocketMQ's names.
 
@@ -173,11 +250,10 @@ def _running_properties(
     Source: consumerRunningInfo of DefaultMQPushConsumerImpl and DefaultLitePullConsumerImpl,
     ConsumerRunningInfo.java.
     """
-    is_pushed = isinstance(config, PushConsumerConfig)
     properties = {
         "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in namesrv_addresses),
         "PROP_CONSUMEORDERLY": str(is_ordered).lower(),
-        "PROP_CONSUME_TYPE": (ConsumeType.PASSIVELY if is_pushed else ConsumeType.ACTIVELY).value,
+        "PROP_CONSUME_TYPE": consume_type.value,
         "PROP_CLIENT_VERSION": _VERSION_NAME,
         "PROP_CONSUMER_START_TIMESTAMP": str(began_at_ms),
     }
@@ -193,7 +269,7 @@ def _running_properties(
     return properties
 
 
-def _as_status(stats: TopicStats) -> ConsumeStatus:
+def _status_of(stats: TopicStats) -> ConsumeStatus:
     """Convert the statistics of a topic to their wire form."""
     return ConsumeStatus(
         pull_rt=stats.pull_rt_ms,

@@ -10,7 +10,9 @@ from kourou.auth.credentials import AnyCredentials
 from kourou.client.calls_pop import MESSAGES_MAX
 from kourou.client.config import resolve_config
 from kourou.client.consuming.acknowledging.redelivery import DeadLetter, reason_of
+from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer import ObservedConsumer
+from kourou.client.consuming.consumer_answers import SimpleAnswers
 from kourou.client.consuming.consumer_config import (
     INVISIBLE_RANGE_MS,
     SimpleConsumerConfig,
@@ -31,8 +33,6 @@ from kourou.model.group import ConsumeType
 from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.model.topic import check_client_group, check_topic, is_retry_topic
 from kourou.protocol.clients import ConsumerData
-from kourou.protocol.codes import RequestCode
-from kourou.remoting.connection import Request
 from kourou.remoting.runtime import Runtime
 
 __all__ = ["PoppedMessage", "SimpleConsumer"]
@@ -98,16 +98,20 @@ class SimpleConsumer(Lifetime, ObservedConsumer):
         config = resolve_config(config, SimpleConsumerConfig, credentials)
         self._config = config = with_simple_start(config, start)
         self._subscriptions: dict[str, SubscriptionData] = {}
+        requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,
             config,
             runtime,
             kind="simple consumer",
             consumer=self._consumer_data,
-            handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _ignore},
+            handlers=requests.handlers(),
             on_route_changed=lambda _: self._receiver.wake(),
         )
         super().__init__(instance, group)
+        self._answers = requests.target = SimpleAnswers(
+            instance, config, self._subscriptions, self._stats
+        )
         self._receipts = Receipts(instance, group)
         self._renewals = Renewals(self._receipts.change)
         self._receiver = Receiver(
@@ -128,6 +132,7 @@ class SimpleConsumer(Lifetime, ObservedConsumer):
         """
         self._instance.start()
         self._start_sampling()
+        self._answers.begin()
 
     async def close(self) -> None:
         """End renewals and pending calls, and disconnect.
@@ -402,10 +407,6 @@ class SimpleConsumer(Lifetime, ObservedConsumer):
             consume_from_where=self._config.consume_from_where,
             subscriptions=tuple(self._subscriptions.values()),
         )
-
-
-def _ignore(_: Request) -> None:
-    """Ignore a request: a simple consumer has no queues to assign."""
 
 
 def _check(name: str, value: int, low: int, high: int) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 from kourou.client.config import ProducerConfig
 from kourou.client.consuming.consumer_config import SimpleConsumerConfig
 from kourou.client.pop_result import PoppedMessage
-from kourou.model.group import ConsumeFromWhere
+from kourou.model.group import ConsumeFromWhere, ConsumeType
 from kourou.model.message import Message
+from kourou.protocol.running_info import ConsumeResult
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -152,5 +153,46 @@ def test_receive_survives_a_crash_of_the_broker() -> None:
             (message,) = await waiting
             await consumer.ack(message)
             assert await consumer.receive(wait_ms=120_000) == []
+
+    with_brokers(body)
+
+
+def test_administrators_see_members_that_pop() -> None:
+    async def body(w: Recording) -> None:
+        await w.send(b"x")
+        async with (
+            w.cluster.simple_consumer("g", config=config()) as consumer,
+            w.cluster.admin() as admin,
+        ):
+            consumer.subscribe(TOPIC, "a || b")
+            await consumer.receive()
+            await asyncio.sleep(1)
+            found = await admin.consumer_connection("g")
+            assert found.consume_type is ConsumeType.POP
+            (member,) = found.connections
+            info = await admin.running_info("g", member.client_id, stack=True)
+            assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_POP"
+            assert int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) > 0
+            assert [one.sub_string for one in info.subscriptions] == ["a || b"]
+            assert (list(info.statuses), dict(info.queues)) == ([TOPIC], {})
+            assert info.jstack
+
+    with_brokers(body)
+
+
+def test_message_is_not_consumed_by_a_member_without_a_listener() -> None:
+    async def body(w: Recording) -> None:
+        await w.send(b"x")
+        async with (
+            w.cluster.simple_consumer("g", config=config()) as consumer,
+            w.cluster.admin() as admin,
+        ):
+            consumer.subscribe(TOPIC)
+            (message,) = await consumer.receive()
+            await asyncio.sleep(1)
+            (member,) = (await admin.consumer_connection("g")).connections
+            result = await admin.consume_directly("g", member.client_id, message.offset_msg_id)
+            assert result.consume_result is ConsumeResult.LATER
+            assert "receives messages itself" in (result.remark or "")
 
     with_brokers(body)
