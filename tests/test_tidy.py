@@ -20,6 +20,7 @@ SHARD_CODE_LINES = 60  # a module below, with one importer, needs a reason
 SHARDS = {
     "kourou.auth.signature": "servers will verify what clients sign",
     "kourou.broker.transactions.transaction_config": "a section of the configuration, as timers'",
+    "kourou.client.consuming.membership.mode_changes": "pure, with a state machine of its own",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
     "kourou.console.exposition": "imported only if prometheus_client is installed",
     "kourou.pipelines.ledger_parquet": "a destination for producers, which do not have Spark",

@@ -15,6 +15,7 @@ from kourou.blocking.background import (
 )
 from kourou.client.consuming.consumer import Consumer as AsyncConsumer
 from kourou.client.consuming.consumer_config import (
+    ConsumeMode,
     PullConsumerConfig,
     PushConsumerConfig,
     SimpleConsumerConfig,
@@ -69,6 +70,7 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
         namesrv_addr: str | None = None,
         *,
         start: Start | None = None,
+        mode: ConsumeMode | None = None,
         credentials: AnyCredentials | None = None,
         config: PushConsumerConfig | None = None,
         runtime: Runtime | None = None,
@@ -78,6 +80,7 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
                 group,
                 namesrv_addr,
                 start=start,
+                mode=mode,
                 credentials=credentials,
                 config=config,
                 runtime=runtime,

@@ -52,6 +52,7 @@ async def pop(
     group: str,
     broker_name: str,
     *,
+    queue_id: int = ALL_QUEUES,
     subscription: SubscriptionData,
     max_messages: int,
     invisible_ms: int,
@@ -60,13 +61,14 @@ async def pop(
     attempt_id: str | None,
     timeout_s: float,
 ) -> PopResult:
-    """Receive messages of all queues of a topic; no other client gets them for `invisible_ms`.
+    """Receive messages of a topic; no other client gets them for `invisible_ms`.
 
     Args:
         pool: the client's connections.
         address: the broker's address.
         group: the consumer group.
         broker_name: the broker.
+        queue_id: the queue to read; by default all.
         subscription: topic and filter.
         max_messages: 1 to `MESSAGES_MAX`.
         invisible_ms: time in ms until messages that are not acknowledged become visible again.
@@ -79,7 +81,7 @@ async def pop(
     header = PopMessageRequestHeader(
         consumer_group=group,
         topic=subscription.topic,
-        queue_id=ALL_QUEUES,
+        queue_id=queue_id,
         max_msg_nums=max_messages,
         invisible_time=invisible_ms,
         poll_time=wait_ms,
@@ -153,9 +155,13 @@ async def change_invisible(
     message: PoppedMessage,
     invisible_ms: int,
     *,
+    is_counted: bool = True,
     timeout_s: float,
 ) -> None:
-    """Make a message visible again `invisible_ms` from now; replaces its receipt handle."""
+    """Make a message visible again `invisible_ms` from now; replaces its receipt handle.
+
+    Without `is_counted`, the redelivery does not count, if the broker is RocketMQ 5.5 or Kourou.
+    """
     receipt, offset = message.receipt, _offset_of(message)
     header = ChangeInvisibleTimeRequestHeader(
         consumer_group=group,
@@ -164,6 +170,7 @@ async def change_invisible(
         extra_info=receipt.encode(),
         offset=offset,
         invisible_time=invisible_ms,
+        suspend=not is_counted,
     )
     command = request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
     answer = await pool.request(address, command, timeout_s)

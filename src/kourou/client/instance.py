@@ -211,6 +211,7 @@ class ClientInstance:
         call: Callable[[str, Deadline], Awaitable[T]],
         *,
         broker_id: int | None = MASTER_ID,
+        while_closing: bool = False,
     ) -> T:
         """Return the result of `call` with the broker's address; retry until `timeout_ms`.
 
@@ -221,12 +222,14 @@ class ClientInstance:
             timeout_ms: for all tries together.
             call: makes one try and must respect the deadline.
             broker_id: as in `Routes.address`.
+            while_closing: the call may also be made between `stop` and `close`.
 
         Raises:
             ClosedError: the client is not open.
             TransportError, RemoteError: as `try_until`.
         """
-        self.check_open()
+        if not while_closing or self._state is not _State.STOPPED:
+            self.check_open()
         deadline = Deadline(timeout_ms)
 
         async def attempt() -> T:

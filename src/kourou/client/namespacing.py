@@ -202,6 +202,7 @@ def _renamed_info(info: ConsumerRunningInfo, rename: Rename) -> ConsumerRunningI
         info,
         subscriptions=[replace(one, topic=rename(one.topic)) for one in info.subscriptions],
         queues=_renamed_queues(info.queues, rename),
+        pop_queues=_renamed_queues(info.pop_queues, rename),
         statuses={rename(topic): one for topic, one in info.statuses.items()},
     )
 

@@ -20,6 +20,7 @@ from kourou.client.consuming.consumer_config import (
 from kourou.client.consuming.listening.listener_calls import ListenerCall
 from kourou.client.consuming.listening.ordered_calls import OrderedCall
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
+from kourou.client.consuming.popping.popped_queues import PoppedQueues
 from kourou.client.consuming.pulling.queue_fetcher import restore_topic
 from kourou.client.consuming.watching.consume_stats import ConsumerStats, TopicStats
 from kourou.client.instance import ClientInstance
@@ -57,6 +58,7 @@ class ConsumerAnswers:
 
     Args:
         instance: the client.
+        group: the consumer group.
         config: its settings.
         subscriptions: by topic.
         held: its queues.
@@ -67,6 +69,7 @@ class ConsumerAnswers:
     def __init__(
         self,
         instance: ClientInstance,
+        group: str,
         config: ConsumerConfig,
         *,
         subscriptions: Mapping[str, SubscriptionData],
@@ -75,17 +78,20 @@ class ConsumerAnswers:
         stats: ConsumerStats,
     ) -> None:
         self._instance = instance
+        self._group = group
         self._config = config
         self._subscriptions = subscriptions
         self._held = held
         self._rebalance = rebalance
         self._stats = stats
         self._call: ListenerCall | None = None
+        self._popped: PoppedQueues | None = None
         self._began_at_ms = 0
 
-    def begin(self, call: ListenerCall | None) -> None:
-        """Record the start of the consumer, and its listener if it has one."""
+    def begin(self, call: ListenerCall | None, popped: PoppedQueues | None = None) -> None:
+        """Record the start of the consumer, its listener and its popped queues, if it has any."""
         self._call = call
+        self._popped = popped
         self._began_at_ms = self._instance.runtime.clock.now_ms()
 
     @property
@@ -122,6 +128,7 @@ class ConsumerAnswers:
             ),
             subscriptions=[self._subscriptions[topic] for topic in topics],
             queues=self._held.infos(),
+            pop_queues={} if self._popped is None else self._popped.infos(),
             statuses={topic: _status_of(self._stats.topic(topic)) for topic in topics},
             jstack=stacks,
         )
@@ -131,7 +138,7 @@ class ConsumerAnswers:
         if self._call is None:
             remark = "the consumer has no listener: the program iterates over its messages"
             return ConsumeMessageDirectlyResult(ConsumeResult.LATER, remark=remark)
-        restore_topic(message)
+        restore_topic(message, self._group, self._config.namespace)
         if isinstance(self._call, OrderedCall):
             return await _consume_in_order(self._call, message)
         outcome = await self._call([message])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, TypedDict, TypeVar
+from typing import Final, Literal, TypedDict, TypeVar, get_args
 
 from kourou.client.config import MIB, ClientConfig, check_range
 from kourou.client.consuming.strategies import find_strategy
@@ -33,6 +33,11 @@ SERVER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 
 _MODELS: Final = (MessageModel.CLUSTERING, MessageModel.BROADCASTING)
 
+
+ConsumeMode = Literal["pull", "pop"]
+"""How messages are read: from assigned queues, or from the brokers' choice of messages."""
+
+_MODES: Final = get_args(ConsumeMode)
 
 Start = Literal["earliest", "latest"] | datetime
 """Start position of a group in a queue for which it has no committed offset."""
@@ -178,9 +183,27 @@ class PushConsumerConfig(ConsumerConfig):
     """Directory of the offsets of BROADCASTING, in `<client id>/<group>/offsets.json`. None:
     `.rocketmq_offsets` in the home directory, which Java's clients use too."""
 
+    mode: ConsumeMode = "pull"
+    """"pull": queues are assigned to members, which pull them. With `client_rebalance=False`, the
+    brokers may say that the group pops a topic (`kourou group set-mode`). "pop": brokers deliver
+    the messages of all queues to any member, and each message is acknowledged by itself; needs
+    RocketMQ 5 or Kourou. Ordered listeners pop only with this option. Not for BROADCASTING."""
+
     client_rebalance: bool = field(default=True, metadata={"key": "clientRebalance"})
     """Whether members assign the queues themselves. False: brokers assign them, by AVG or
-    AVG_BY_CIRCLE. Must be the same for all members. Ignored in BROADCASTING."""
+    AVG_BY_CIRCLE. Must be the same for all members. Ignored in BROADCASTING and for ordered
+    listeners."""
+
+    pop_invisible_ms: int = field(default=60_000, metadata={"key": "popInvisibleTime"})
+    """Time in ms after a pop in which no other member gets the message. It is renewed while this
+    member holds the message, so it bounds the delay of a redelivery after a crash."""
+
+    pop_batch_size: int = field(default=32, metadata={"key": "popBatchNums"})
+    """Most messages of one pop."""
+
+    pop_threshold_count: int = field(default=96, metadata={"key": "popThresholdForQueue"})
+    """Messages popped from one topic of one broker and not settled, above which nothing more is
+    popped from it."""
 
     pull_threshold_topic_count: int | None = field(
         default=None, metadata={"key": "pullThresholdForTopic"}
@@ -277,6 +300,7 @@ class PushConsumerConfig(ConsumerConfig):
         if self.message_model not in _MODELS:
             allowed = ", ".join(_MODELS)
             raise ConfigError(f"message_model is {self.message_model}: expected one of {allowed}")
+        self._check_mode()
         for name, low, high in _PUSH_RANGES:
             check_range(self, name, low, high)
         if self.pull_threshold_topic_count is not None:
@@ -299,6 +323,15 @@ class PushConsumerConfig(ConsumerConfig):
             raise ConfigError(
                 f"pull_timeout_ms is {self.pull_timeout_ms}: must be above "
                 f"pull_suspend_timeout_ms, {self.pull_suspend_timeout_ms}"
+            )
+
+    def _check_mode(self) -> None:
+        if self.mode not in _MODES:
+            raise ConfigError(f"mode is {self.mode!r}: expected one of {', '.join(_MODES)}")
+        if self.mode == "pop" and self.message_model is MessageModel.BROADCASTING:
+            raise ConfigError(
+                "mode is 'pop' and message_model is BROADCASTING: a popped message is delivered to "
+                "one member; use mode='pull', or a group for each member"
             )
 
 
@@ -349,6 +382,8 @@ class LiveOptions(TypedDict, total=False):
 
     consume_threads: int
     pull_interval_ms: int
+    pop_batch_size: int
+    pop_threshold_count: int
     pull_batch_size: int
     pull_batch_bytes: int
     pull_threshold_count: int
@@ -372,6 +407,15 @@ def with_live_options(config: PushConsumerConfig, options: LiveOptions) -> PushC
                 f"{', '.join(sorted(LiveOptions.__annotations__))}"
             )
     return replace(config, **options)
+
+
+def with_mode(config: PushConsumerConfig, mode: ConsumeMode | None) -> PushConsumerConfig:
+    """Return the config with the mode `mode`; None: the config unchanged.
+
+    Raises:
+        ConfigError: `mode` is not a `ConsumeMode`, or cannot be combined with the config.
+    """
+    return config if mode is None else replace(config, mode=mode)
 
 
 def with_start(config: ConfigT, start: Start | None) -> ConfigT:
@@ -449,6 +493,9 @@ _PUSH_RANGES: Final = (
     ("consume_threads", 1, 1_000),
     ("consume_batch_size", 1, 1_024),
     ("consume_timeout_ms", 1, 7 * 86_400_000),
+    ("pop_invisible_ms", *INVISIBLE_RANGE_MS),
+    ("pop_batch_size", 1, 32),
+    ("pop_threshold_count", 1, 65_535),
     ("pull_batch_size", 1, 1_024),
     ("pull_batch_bytes", 1, 2**31 - 1),
     ("pull_interval_ms", 0, 65_535),

@@ -153,6 +153,7 @@ class PullConsumer(Lifetime, Consumer):
         self._watch = TopicWatch(instance)
         self._answers = self._requests.target = ConsumerAnswers(
             instance,
+            self.group,
             config,
             subscriptions=self._subscriptions,
             held=self._polled,

@@ -22,10 +22,12 @@ from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer import Consumer
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import (
+    ConsumeMode,
     LiveOptions,
     PushConsumerConfig,
     Start,
     with_live_options,
+    with_mode,
     with_start,
 )
 from kourou.client.consuming.listening.consume_concurrently import ConcurrentConsumption
@@ -39,7 +41,9 @@ from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
 from kourou.client.consuming.membership.server_assignment import ServerAssignment
 from kourou.client.consuming.membership.subscriptions import Subscriptions
 from kourou.client.consuming.offsets.local_offsets import create_offsets
-from kourou.client.consuming.pulling.delivery import ReadyMessages
+from kourou.client.consuming.popping.popped_queues import PoppedQueues
+from kourou.client.consuming.popping.settling import PushAcknowledgements
+from kourou.client.consuming.pulling.delivery import DeliverySource, ReadyMessages
 from kourou.client.consuming.pulling.held_queues import HeldQueues, push_terms
 from kourou.client.consuming.pulling.queue_fetcher import FetchContext
 from kourou.client.consuming.watching.consume_hooks import ConsumeWatch
@@ -121,6 +125,7 @@ class PushConsumer(Lifetime, Consumer):
             KOUROU_NAMESRV or NAMESRV_ADDR, else 127.0.0.1:9876.
         start: start position of a new group in a queue: "earliest", "latest" or a datetime, in
             local time if it has no time zone. None: as in `config`, by default the latest.
+        mode: "pull" or "pop"; see `PushConsumerConfig.mode`. None: as in `config`, by default pull.
         credentials: sign each request, for clusters that require it: `Credentials`, or a function
             that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
@@ -138,6 +143,7 @@ class PushConsumer(Lifetime, Consumer):
         namesrv_addr: str | None = None,
         *,
         start: Start | None = None,
+        mode: ConsumeMode | None = None,
         credentials: AnyCredentials | None = None,
         config: PushConsumerConfig | None = None,
         runtime: Runtime | None = None,
@@ -146,6 +152,7 @@ class PushConsumer(Lifetime, Consumer):
     ) -> None:
         check_client_group(group)
         config = with_start(resolve_config(config, PushConsumerConfig, credentials), start)
+        config = with_mode(config, mode)
         self._is_broadcasting = config.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and config.instance_name is None:
             # Its offsets are stored under the client id, which must be the same after a restart.
@@ -174,8 +181,12 @@ class PushConsumer(Lifetime, Consumer):
         self._subscriptions = Subscriptions(instance, self.group)
         self._ready = ReadyMessages()
         self._offsets = create_offsets(instance, self.group, config, self._disk)
-        acknowledgements = BroadcastAcknowledgements if self._is_broadcasting else Acknowledgements
-        self._acknowledgements = acknowledgements(instance, self.group, config, self._offsets)
+        settling = PushAcknowledgements(instance, self.group, config, self._offsets)
+        self._acknowledgements: Acknowledgements = settling
+        if self._is_broadcasting:
+            self._acknowledgements = BroadcastAcknowledgements(
+                instance, self.group, config, self._offsets
+            )
         self._watch = ConsumeWatch(self.group, config.consume_timeout_ms, self._hooks, self._stats)
         self._listener = RegisteredListener(
             self.group, config.consume_threads, self._watch, run_blocking
@@ -190,16 +201,10 @@ class PushConsumer(Lifetime, Consumer):
             instance.runtime.clock,
             self._watch,
         )
-        context = FetchContext(
-            instance=instance,
-            group=self.group,
-            config=config,
-            terms=push_terms(config),
-            offsets=self._offsets,
-            on_pulled=self._stats.count_pulled,
-            store_dead_letter=self._acknowledgements.store_dead_letter,
+        self._held = HeldQueues(self._fetch_context(), config, self._subscriptions, self._ready)
+        self._popped = PoppedQueues(
+            instance, config, self._subscriptions, settling=settling, held=self._held
         )
-        self._held = HeldQueues(context, config, self._subscriptions, self._ready)
         self._rebalance = RebalanceLoop(
             instance,
             self.group,
@@ -207,11 +212,12 @@ class PushConsumer(Lifetime, Consumer):
             subscriptions=self._subscriptions,
             held=self._held,
             is_broadcasting=self._is_broadcasting,
-            assignment=ServerAssignment.create(instance, self.group, config, self._subscriptions),
+            assignment=ServerAssignment.create(instance, self.group, config),
         )
         self._rebalance.on_queues_changed = self._on_queues_changed
         self._answers = self._requests.target = ConsumerAnswers(
             instance,
+            self.group,
             config,
             subscriptions=self._subscriptions,
             held=self._held,
@@ -219,15 +225,29 @@ class PushConsumer(Lifetime, Consumer):
             stats=self._stats,
         )
 
+    def _fetch_context(self) -> FetchContext:
+        """Return the objects and settings that the pulls of all queues share."""
+        return FetchContext(
+            instance=self._instance,
+            group=self.group,
+            config=self._config,
+            terms=push_terms(self._config),
+            offsets=self._offsets,
+            on_pulled=self._stats.count_pulled,
+            store_dead_letter=self._acknowledgements.store_dead_letter,
+        )
+
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that this member holds, sorted, including those of the retry topic.
+
+        Queue id -1 stands for all queues of a broker, which are popped.
 
         Raises:
             ClosedError: the consumer is closed, or was never started.
         """
         self._instance.check_open()
-        return self._held.queues
+        return sorted([*self._held.queues, *self._popped.queues])
 
     def subscribe(self, topic: str, tags: str | None = SUB_ALL, *, sql: str | None = None) -> None:
         """Subscribe to a topic, before or after the start. A second call replaces the first.
@@ -322,9 +342,15 @@ class PushConsumer(Lifetime, Consumer):
         It is called with messages and an `OrderlyContext`. After `context.commit()` all messages of
         the queue delivered so far are done. After `context.rollback()` all messages since the last
         commit are delivered again; so are they if the queue moves to another member. If it returns
-        without either, the next messages are delivered.
+        without either, the next messages are delivered. Not with mode="pop".
         """
         self._check_new("listen_orderly_and_commit")
+        if self._config.mode == "pop":
+            raise UsageError(
+                "listen_orderly_and_commit does not work with mode='pop': a broker delivers the "
+                "next messages of a queue only when the earlier ones are acknowledged; use "
+                "listen_orderly_in_batches or mode='pull'"
+            )
         self._listener.register_committing(listener)
         return listener
 
@@ -402,6 +428,7 @@ class PushConsumer(Lifetime, Consumer):
         if not self._instance.is_new:
             self._instance.check_open()
         config = with_live_options(self._config, options)
+        self._popped.reconfigure(config)
         if config.consume_threads != self._config.consume_threads:
             self._listener.resize(config.consume_threads)
             if self._consumption is not None:
@@ -457,10 +484,12 @@ class PushConsumer(Lifetime, Consumer):
         try:
             self._ready.close()
             await self._rebalance.stop()
+            self._popped.stop()
             await self._held.stop_pulling()
             if self._consumption is not None:
                 await self._consumption.close()
             await self._iteration.wait_for_others(self._config.shutdown_timeout_ms)
+            await self._popped.close(self._instance.request_timeout_s)
             await self._held.release_all()
         finally:
             await self._shut_down()
@@ -498,16 +527,20 @@ class PushConsumer(Lifetime, Consumer):
     def _begin(self) -> None:
         """Start the loops and the listener's workers."""
         config, tasks = self._config, self._instance.tasks
+        call = self._listener.call
+        if isinstance(call, OrderedCall):
+            self._begin_in_order(call)
+        if not self._is_broadcasting:
+            is_ordered = isinstance(call, OrderedCall)
+            self._popped.begin(self._rebalance, self._stats, is_ordered=is_ordered)
         self._rebalance.start()
         tasks.start_periodic(
             self._held.persist, config.persist_offset_interval_ms, "persist offsets"
         )
         self._start_sampling()
         tasks.start(watch_loop, "event loop watch")
-        call = self._listener.call
-        self._answers.begin(call)
+        self._answers.begin(call, self._popped)
         if isinstance(call, OrderedCall):
-            self._begin_in_order(call)
             return
         tasks.start_periodic(self._redeliver_overdue, config.consume_timeout_ms, "overdue messages")
         if call is None:
@@ -551,6 +584,7 @@ class PushConsumer(Lifetime, Consumer):
         if self._consumption is not None:
             self._consumption.cancel()
         self._held.drop_all()
+        self._popped.drop_all()
         self._listener.close()
         self._offsets.close()
         self._release_group(self._config.instance_name)
@@ -583,10 +617,13 @@ class PushConsumer(Lifetime, Consumer):
         self._rebalance.wake()
 
     async def _redeliver_overdue(self) -> None:
-        await redeliver_overdue(self._held.process_queues, self._acknowledgements)
+        self._popped.give_back_overdue()
+        sources: list[DeliverySource] = [*self._held.process_queues, *self._popped.held]
+        await redeliver_overdue(sources, self._acknowledgements)
 
     def _listener_problems(self) -> list[str]:
-        return [] if self._consumption is None else self._consumption.problems()
+        problems = [] if self._consumption is None else self._consumption.problems()
+        return problems + self._popped.problems()
 
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
-        return self._held.states()
+        return {**self._held.states(), **self._popped.states()}

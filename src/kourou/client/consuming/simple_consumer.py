@@ -21,8 +21,9 @@ from kourou.client.consuming.consumer_config import (
 from kourou.client.consuming.membership.subscriptions import subscription_of
 from kourou.client.consuming.popping.message_scope import MessageScope
 from kourou.client.consuming.popping.receipts import AT_ONCE_MS, Receipts
-from kourou.client.consuming.popping.receiver import PopTerms, Receiver
+from kourou.client.consuming.popping.receiver import Receiver
 from kourou.client.consuming.popping.renewals import Renewals
+from kourou.client.consuming.popping.source_pops import PopTerms
 from kourou.client.health import SimpleConsumerHealth
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime

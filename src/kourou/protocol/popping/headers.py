@@ -100,7 +100,8 @@ class ChangeInvisibleTimeRequestHeader(TopicHeader):
     Attributes:
         extra_info: the message's receipt handle; the client builds a new one from the response.
         invisible_time: milliseconds from now.
-        suspend: for lite topics: the client sends no further pops for now.
+        suspend: the redelivery does not count (since 5.5); for lite topics: the client sends no
+            further pops for now.
     """
 
     consumer_group: str

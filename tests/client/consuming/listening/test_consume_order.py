@@ -17,7 +17,8 @@ class OrderMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.order = QueueOrder(ProcessQueue(QUEUE))
+        self.process_queue = ProcessQueue(QUEUE)
+        self.order = QueueOrder(self.process_queue)
         self.next_offset = 0
         self.waiting: list[int] = []
         self.taken: list[int] = []
@@ -31,8 +32,8 @@ class OrderMachine(RuleBasedStateMachine):
             messages.append(message_at(self.next_offset))
             self.waiting.append(self.next_offset)
             self.next_offset += gap
-        self.order.put(self.order.process_queue.put(messages))
-        self.order.process_queue.advance(self.next_offset)
+        self.order.put(self.process_queue.put(messages))
+        self.process_queue.advance(self.next_offset)
 
     @rule(limit=st.integers(1, 4))
     def take(self, limit: int) -> None:
@@ -101,7 +102,7 @@ class OrderMachine(RuleBasedStateMachine):
             return
         offset = data.draw(st.sampled_from(self.taken))
         (message,) = [one for one in self.order.taken if one.queue_offset == offset]
-        self.order.process_queue.remove(message)
+        self.process_queue.remove(message)
         self.order.remove(message)
         self.taken.remove(offset)
 
@@ -112,7 +113,7 @@ class OrderMachine(RuleBasedStateMachine):
         assert self.order.is_waiting == bool(self.waiting)
         out = [*self.finished, *self.taken, *self.waiting]
         assert out == sorted(out)
-        assert len(self.order.process_queue) == len(out)
+        assert len(self.process_queue) == len(out)
 
 
 TestOrder = OrderMachine.TestCase
@@ -120,10 +121,11 @@ TestOrder.settings = settings(max_examples=60, stateful_step_count=30, deadline=
 
 
 def test_a_dropped_queue_delivers_and_commits_nothing() -> None:
-    order = QueueOrder(ProcessQueue(QUEUE))
-    order.put(order.process_queue.put([message_at(0), message_at(1)]))
+    process_queue = ProcessQueue(QUEUE)
+    order = QueueOrder(process_queue)
+    order.put(process_queue.put([message_at(0), message_at(1)]))
     order.take(1)
-    order.process_queue.drop()
+    process_queue.drop()
     order.finish()
     assert order.commit() is None
     assert not order.is_waiting
@@ -131,9 +133,10 @@ def test_a_dropped_queue_delivers_and_commits_nothing() -> None:
 
 
 def test_messages_pulled_again_are_inserted_in_order() -> None:
-    order = QueueOrder(ProcessQueue(QUEUE))
-    order.put(order.process_queue.put([message_at(5), message_at(6)]))
-    order.put(order.process_queue.put([message_at(3), message_at(4)]))
+    process_queue = ProcessQueue(QUEUE)
+    order = QueueOrder(process_queue)
+    order.put(process_queue.put([message_at(5), message_at(6)]))
+    order.put(process_queue.put([message_at(3), message_at(4)]))
     assert [one.queue_offset for one in order.take(4)] == [3, 4, 5, 6]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import pytest
 
@@ -125,36 +124,6 @@ def test_messages_left_from_earlier_pops_are_consumed() -> None:
                 )
 
     run_virtual(main())
-
-
-def test_a_topic_that_must_be_popped_is_reported_with_the_remedy(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def main() -> None:
-        async with recording() as w:
-            async with w.cluster.admin() as admin:
-                await admin.set_request_mode(TOPIC, "consumers", is_pop=True)
-            consumer = w.consumer(client_rebalance=False)
-            async with consumer:
-                await asyncio.sleep(100)
-                assert owned(consumer) == []
-                (problem,) = consumer.health().problems
-                assert (
-                    "requires group consumers to pop topic T, which is not implemented" in problem
-                )
-                async with w.cluster.admin() as admin:
-                    await admin.set_request_mode(TOPIC, "consumers", is_pop=False)
-                await w.send(*BODIES)
-                await w.until_received(*BODIES)
-                assert not consumer.health().problems
-
-    with caplog.at_level(logging.WARNING):
-        run_virtual(main())
-    logged = [
-        one.message for one in caplog.records if "requires group consumers to pop" in one.message
-    ]
-    assert len(logged) == 1
-    assert "kourou group set-mode" in logged[0]
 
 
 def test_a_broadcasting_member_holds_all_queues_without_client_rebalance() -> None:

@@ -22,8 +22,7 @@ from kourou.client.consuming.acknowledging.redelivery import (
 from kourou.client.consuming.acknowledging.retry_send import send_to_retry_topic
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.offsets.offset_store import Offsets
-from kourou.client.consuming.pulling.delivery import Delivery, ReadyMessages
-from kourou.client.consuming.pulling.process_queue import ProcessQueue
+from kourou.client.consuming.pulling.delivery import Delivery, DeliverySource, ReadyMessages
 from kourou.client.instance import ClientInstance
 from kourou.errors import KourouError
 from kourou.model.message import MessageExt
@@ -71,7 +70,7 @@ class Acknowledgements:
 
     def acknowledge_all(self, deliveries: Iterable[Delivery]) -> None:
         """Mark the messages as done, as `acknowledge` does for each."""
-        messages: defaultdict[ProcessQueue, list[MessageExt]] = defaultdict(list)
+        messages: defaultdict[DeliverySource, list[MessageExt]] = defaultdict(list)
         for delivery in deliveries:
             messages[delivery.process_queue].append(delivery.message)
         for process_queue, ended in messages.items():
@@ -225,7 +224,7 @@ async def store_dead_letter(
 
 
 async def redeliver_overdue(
-    process_queues: Iterable[ProcessQueue],
+    process_queues: Iterable[DeliverySource],
     acknowledgements: Acknowledgements,
 ) -> None:
     """Send back the messages whose listener calls were already running at the previous check.

@@ -31,6 +31,9 @@ LEVEL_MAX: Final = 100
 DELAY_MAX_MS: Final = 365 * 86_400_000
 """Longest delay that may be requested, in ms: a year."""
 
+FIRST_DELAY_LEVEL: Final = 3
+"""Level 3, 10 seconds: that of the first redelivery; one level more for each earlier one."""
+
 _BY_BROKER: Final = 0
 _DEAD_LETTER_LEVEL: Final = -1
 
@@ -126,6 +129,19 @@ def level_not_shorter(delay_ms: int) -> int:
         if waits_ms >= delay_ms:
             return level
     return len(DELAY_LEVELS_MS)
+
+
+def invisible_ms_of(redelivery: Redelivery, reconsume_times: int) -> int:
+    """Return the delay in ms before a popped message is delivered again; not for dead letters.
+
+    Args:
+        redelivery: as requested.
+        reconsume_times: number of earlier redeliveries of the message.
+    """
+    if redelivery.delay_ms is not None:
+        return redelivery.delay_ms
+    level = redelivery.level or FIRST_DELAY_LEVEL + reconsume_times
+    return DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
 
 
 def reason_of(error: BaseException) -> str:

@@ -10,7 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from kourou.client.calls_send import Outgoing, send_command, send_message
-from kourou.client.consuming.acknowledging.redelivery import DEFAULT, Redelivery
+from kourou.client.consuming.acknowledging.redelivery import (
+    DEFAULT,
+    FIRST_DELAY_LEVEL,
+    Redelivery,
+)
 from kourou.client.instance import ClientInstance
 from kourou.errors import NoRouteError
 from kourou.model import properties as names
@@ -19,9 +23,6 @@ from kourou.model.properties import encode_properties
 from kourou.model.queue import MessageQueue
 from kourou.model.route import publish_queues
 from kourou.model.topic import retry_topic
-
-_FIRST_DELAY_LEVEL: Final = 3
-"""Level 3, 10 seconds; one level more for each earlier redelivery."""
 
 _DEFAULT_QUEUE_NUMS: Final = 1
 
@@ -73,7 +74,7 @@ async def send_to_retry_topic(
     if redelivery.delay_ms is not None:
         properties[names.TIMER_DELAY_MS] = str(redelivery.delay_ms)
     else:
-        next_level = _FIRST_DELAY_LEVEL + message.reconsume_times
+        next_level = FIRST_DELAY_LEVEL + message.reconsume_times
         properties[names.DELAY] = str(redelivery.level if redelivery.level > 0 else next_level)
     may_die = max_reconsume_times is None or reconsume_times > max_reconsume_times
     if redelivery.reason is not None and may_die:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from kourou.client.consuming.pulling.process_queue import ProcessQueue
+from kourou.client.consuming.pulling.delivery import DeliverySource
 from kourou.model.message import MessageExt
 
 
@@ -30,7 +30,7 @@ class QueueOrder:
 
     __slots__ = ("_finished", "_taken", "_waiting", "process_queue")
 
-    def __init__(self, process_queue: ProcessQueue) -> None:
+    def __init__(self, process_queue: DeliverySource) -> None:
         self.process_queue = process_queue
         self._waiting: deque[MessageExt] = deque()
         self._taken: list[MessageExt] = []
@@ -65,8 +65,12 @@ class QueueOrder:
         """Take the next messages, at most `limit`; none while earlier ones are still taken."""
         if self._taken or self.process_queue.is_dropped:
             return []
-        waiting = self._waiting
-        self._taken = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
+        waiting, holds = self._waiting, self.process_queue.holds
+        self._taken = []
+        while waiting and len(self._taken) < limit:
+            message = waiting.popleft()
+            if holds(message):  # a popped message may be visible again
+                self._taken.append(message)
         return list(self._taken)
 
     def finish(self, count: int | None = None) -> None:

@@ -35,8 +35,7 @@ from kourou.client.consuming.listening.listener_runs import TURN_MESSAGES, Unfin
 from kourou.client.consuming.listening.ordered_calls import OrderedCall, OrderedOutcome
 from kourou.client.consuming.listening.workers import Turns, end_calls, other_tasks
 from kourou.client.consuming.offsets.offset_store import Offsets
-from kourou.client.consuming.pulling.delivery import Delivery
-from kourou.client.consuming.pulling.process_queue import ProcessQueue
+from kourou.client.consuming.pulling.delivery import Delivery, DeliverySource
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -159,15 +158,19 @@ class _Lane:
         order: the queue's messages by state.
         call: calls the listener.
         runs: calls the listener in runs; None for a batch listener.
+        locks: the locks of the queue.
         is_ending: no more calls are started.
         task: delivers the messages.
     """
 
-    def __init__(self, order: QueueOrder, call: OrderedCall, runs: OrderedRuns | None) -> None:
+    def __init__(
+        self, order: QueueOrder, call: OrderedCall, runs: OrderedRuns | None, locks: Locks
+    ) -> None:
         self.queue = order.process_queue.queue
         self.order = order
         self.call = call
         self.runs = runs
+        self.locks = locks
         self.is_ending = False
         self.task: asyncio.Task[None]
         self._changed = asyncio.Event()
@@ -234,10 +237,10 @@ class OrderlyConsumption:
         self._acknowledgements = acknowledgements
         self._offsets = offsets
         self._turns = Turns(config.consume_threads)
-        self._lanes: dict[ProcessQueue, _Lane] = {}
+        self._lanes: dict[DeliverySource, _Lane] = {}
         self._is_closed = False
 
-    def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+    def put(self, process_queue: DeliverySource, messages: Sequence[MessageExt]) -> None:
         """Deliver messages that were added to `process_queue`, after those it held before."""
         lane = self._lanes.get(process_queue)
         if lane is None:
@@ -248,7 +251,7 @@ class OrderlyConsumption:
         lane.order.put(messages)
         lane.wake()
 
-    async def drain(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+    async def drain(self, process_queue: DeliverySource, timeout_s: float) -> bool:
         """Start no more calls for the queue, and wait at most `timeout_s` for the running one.
 
         Returns:
@@ -297,13 +300,14 @@ class OrderlyConsumption:
         for task in self._other_tasks():
             task.cancel()
 
-    def _lane(self, process_queue: ProcessQueue) -> _Lane:
+    def _lane(self, process_queue: DeliverySource) -> _Lane:
         order = QueueOrder(process_queue)
         call = self._call.for_queue(process_queue.queue)
         runs = None
         if not call.is_batch:
             runs = OrderedRuns(call, order, self._clock, lambda: self._commit(order))
-        return _Lane(order, call, runs)
+        locks = self._locks if process_queue.needs_lock else NoLocks()
+        return _Lane(order, call, runs, locks)
 
     def _other_tasks(self) -> list[asyncio.Task[None]]:
         return other_tasks(lane.task for lane in self._lanes.values())
@@ -312,7 +316,7 @@ class OrderlyConsumption:
         while not lane.is_ending:
             if not lane.order.is_waiting:
                 await lane.wait()
-            elif self._locks.valid_s(lane.queue) < 0:
+            elif lane.locks.valid_s(lane.queue) < 0:
                 await self._relock(lane)
             else:
                 async with self._turns:
@@ -331,7 +335,7 @@ class OrderlyConsumption:
         ends_at_s = loop.time() + self._config.consume_continuously_ms / 1000
         count = 0
         while not lane.is_ending and lane.order.is_waiting:
-            locked_s = self._locks.valid_s(lane.queue)
+            locked_s = lane.locks.valid_s(lane.queue)
             if locked_s < 0:
                 break
             suspension_s = await self._call_some(lane, ends_at_s - loop.time(), locked_s)
@@ -348,6 +352,8 @@ class OrderlyConsumption:
         try:
             if lane.runs is None or lane.call.watch.hooks:
                 messages = order.take(self._batch_max)
+                if not messages:
+                    return 0
                 order.process_queue.last_consumed_at_ms = self._clock.now_ms()
                 return await self._settle(lane, messages, await lane.call.deliver(messages))
             unfinished = await lane.runs.run(turn_s, locked_s)

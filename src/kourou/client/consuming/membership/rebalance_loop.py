@@ -15,7 +15,16 @@ from typing import Protocol
 
 from kourou.client import calls_consume
 from kourou.client.background import failure_of
+from kourou.client.calls_pop import ALL_QUEUES
 from kourou.client.consuming.consumer_config import ConsumerConfig
+from kourou.client.consuming.membership.mode_changes import (
+    NONE,
+    ModeChanges,
+    left_over,
+    mode_changes,
+    next_step,
+)
+from kourou.client.consuming.membership.pop_retry_topics import PopRetryTopics
 from kourou.client.consuming.membership.rebalance import (
     QueueChanges,
     java_order,
@@ -29,6 +38,7 @@ from kourou.client.user_functions import PROGRAM_ENDS
 from kourou.errors import ClosedError, KourouError, NoRouteError, RemoteSystemError, UsageError
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID, TopicRoute, subscribe_queues
+from kourou.model.topic import is_retry_topic
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +60,9 @@ class QueueHolder(Protocol):
 
     def topics(self) -> set[str]:
         """Return the topics of the queues held."""
+
+    def uses(self, topic: str) -> bool:
+        """Return whether queues of the topic are held, or not released yet."""
 
     def note_assigned(self, topic: str, queues: Collection[MessageQueue]) -> None:
         """Record the assigned queues of the topic that are not held; called in each pass."""
@@ -79,6 +92,10 @@ class RebalanceLoop:
         assignment: queries the assignment from brokers; None: it is computed here.
 
     Attributes:
+        assignment: as given.
+        popped: holds the queues that are popped; None: none can be.
+        is_popping: all topics except retry topics are popped, whatever brokers say.
+        retry_topics: is told the mode of each topic.
         on_queues_changed: called after this member's queues of a topic have changed.
     """
 
@@ -102,7 +119,10 @@ class RebalanceLoop:
         self._held = held
         held.request_pass = self.wake
         self._is_broadcasting = is_broadcasting
-        self._assignment = assignment
+        self.assignment = assignment
+        self.popped: QueueHolder | None = None
+        self.is_popping = False
+        self.retry_topics: PopRetryTopics | None = None
         self.on_queues_changed: QueuesChanged | None = None
         self._woken = asyncio.Event()
         self._first_pass_done = asyncio.Event()
@@ -177,14 +197,17 @@ class RebalanceLoop:
     async def _pass(self) -> bool:
         """Rebalance all topics; return whether nothing changed or failed."""
         is_settled = True
-        for topic in sorted(self._held.topics() | self._subscriptions.keys()):
+        if self.retry_topics is not None:
+            self.retry_topics.remove_unsubscribed()
+        held = self._held.topics() | (set() if self.popped is None else self.popped.topics())
+        for topic in sorted(held | self._subscriptions.keys()):
             try:
                 if topic in self._subscriptions:
                     is_settled &= await self._rebalance(topic)
                 else:
                     self._queues.pop(topic, None)
-                    released = tuple(self._held.of_topic(topic))
-                    await self._change(topic, [], QueueChanges(released, ()))
+                    nothing = queue_changes(self._held.of_topic(topic), ())
+                    await self._change(topic, [], self._in_modes(topic, nothing))
                 self._failures.pop(topic, None)
             except KourouError as error:
                 is_settled = False
@@ -213,7 +236,7 @@ class RebalanceLoop:
         route = await self._instance.routes.get(topic, timeout_s)
         queues = self._queues_of(topic, route)
         changes = await self._plan(topic, route, queues) if queues else None
-        self._held.note_assigned(topic, () if changes is None else changes.added)
+        self._held.note_assigned(topic, () if changes is None else changes.pulled.added)
         if changes is None:
             return False
         if changes.is_empty:
@@ -223,42 +246,70 @@ class RebalanceLoop:
             self._group,
             topic,
             len(queues),
-            len(changes.released),
-            len(changes.added),
+            len(changes.pulled.released) + len(changes.popped.released),
+            len(changes.pulled.added) + len(changes.popped.added),
         )
         await self._change(topic, queues, changes)
         return False
 
     async def _plan(
         self, topic: str, route: TopicRoute, queues: Sequence[MessageQueue]
-    ) -> QueueChanges | None:
+    ) -> ModeChanges | None:
         """Return the changes; None if no broker could tell the members or the assignment."""
+        held = self._held.of_topic(topic)
         if self._is_broadcasting:
-            return queue_changes(self._held.of_topic(topic), queues, is_shared=False)
-        if self._assignment is not None:
+            return ModeChanges(queue_changes(held, queues, is_shared=False))
+        if self.is_popping and not is_retry_topic(topic):
+            brokers = {queue.broker_name for queue in queues}
+            return self._in_modes(
+                topic, NONE, [MessageQueue(topic, b, ALL_QUEUES) for b in brokers]
+            )
+        if self.assignment is not None:
             return await self._plan_by_broker(topic, self._some_broker(topic, route))
         ids = await self._consumer_ids(topic, route)
         if not ids:
             return None
-        own_id, held = self._instance.client_id, self._held.of_topic(topic)
+        own_id = self._instance.client_id
         changes = plan_changes(held, queues, java_order(ids), own_id, self._allocate)
         # A restarted broker may not have received other members' heartbeats yet. So a member that
         # sees itself alone trusts that only in its first pass.
         is_shared = changes.is_shared or self._first_pass_done.is_set()
-        return dataclasses.replace(changes, is_shared=is_shared)
+        return self._in_modes(topic, dataclasses.replace(changes, is_shared=is_shared))
 
-    async def _plan_by_broker(self, topic: str, address: str) -> QueueChanges | None:
+    async def _plan_by_broker(self, topic: str, address: str) -> ModeChanges | None:
         """Return the changes by a broker's assignment; None if the broker has no assignment.
 
         A broker that revokes all queues may not know this member yet: it is sent a heartbeat and
         queried again.
         """
-        assert self._assignment is not None, "the assignment comes from brokers"
-        held = self._held.of_topic(topic)
-        assigned = await self._assignment.assigned_queues(topic, address)
-        if held and assigned == [] and await self._instance.heartbeat(address):
-            assigned = await self._assignment.assigned_queues(topic, address)
-        return None if assigned is None else queue_changes(held, assigned)
+        assert self.assignment is not None, "the assignment comes from brokers"
+        held = self._own(topic)
+        assigned = await self.assignment.assigned_queues(topic, address)
+        is_revoked = bool(held) and assigned is not None and not assigned.queues
+        if is_revoked and await self._instance.heartbeat(address):
+            assigned = await self.assignment.assigned_queues(topic, address)
+        if assigned is None:
+            return None
+        if assigned.is_popped:
+            return self._in_modes(topic, NONE, assigned.queues)
+        return self._in_modes(topic, queue_changes(self._held.of_topic(topic), assigned.queues))
+
+    def _in_modes(
+        self, topic: str, changes: QueueChanges, wanted_popped: Collection[MessageQueue] = ()
+    ) -> ModeChanges:
+        """Return the changes of pulled and popped queues; the topic is popped if any are wanted."""
+        if self.popped is None:
+            return ModeChanges(changes)
+        if self.retry_topics is not None:
+            self.retry_topics.set_mode(topic, is_popped=bool(wanted_popped))
+        pulled, popped = self._held.of_topic(topic), self.popped.of_topic(topic)
+        return mode_changes(pulled, popped, changes, wanted_popped)
+
+    def _own(self, topic: str) -> list[MessageQueue]:
+        """Return the pulled and popped queues of a topic."""
+        return self._held.of_topic(topic) + (
+            [] if self.popped is None else self.popped.of_topic(topic)
+        )
 
     def _queues_of(self, topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
         """Return the topic's queues; the list is cached for as long as the route is the same."""
@@ -268,15 +319,18 @@ class RebalanceLoop:
         return cached[1]
 
     async def _change(
-        self, topic: str, queues: Collection[MessageQueue], changes: QueueChanges
+        self, topic: str, queues: Collection[MessageQueue], changes: ModeChanges
     ) -> None:
         """Release and start queues, then call `on_queues_changed`, even if some did not start."""
-        before = set(self._held.of_topic(topic))
+        before = set(self._own(topic))
         try:
-            if not await self._held.apply(changes):
+            left = await self._apply(topic, changes)
+            if not left.is_empty:  # the other mode was in use, and may not be any more
+                left = await self._apply(topic, left)
+            if not left.is_empty:
                 self._is_waiting = True
         finally:
-            held = sorted(self._held.of_topic(topic))
+            held = sorted(self._own(topic))
             if self.on_queues_changed is not None and before.symmetric_difference(held):
                 try:
                     self.on_queues_changed(topic, sorted(queues), held)
@@ -285,6 +339,17 @@ class RebalanceLoop:
                 except BaseException:
                     # The user's callback must not end the rebalance loop.
                     log.exception("listener.broken event=queues_changed topic=%s", topic)
+
+    async def _apply(self, topic: str, changes: ModeChanges) -> ModeChanges:
+        """Make the changes that may be made now; return those that are left."""
+        held, popped = self._held, self.popped
+        uses_pops = popped is not None and popped.uses(topic)
+        step = next_step(changes, uses_pulls=held.uses(topic), uses_pops=uses_pops)
+        if not step.pulled.is_empty and not await held.apply(step.pulled):
+            self._is_waiting = True
+        if popped is not None and not step.popped.is_empty:
+            await popped.apply(step.popped)
+        return left_over(changes, step)
 
     async def _consumer_ids(self, topic: str, route: TopicRoute) -> list[str]:
         """Return the members' ids from one broker of the topic; empty if it knows no member.

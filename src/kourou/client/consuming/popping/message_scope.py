@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Protocol
 
 from kourou.client.consuming.acknowledging.redelivery import (
+    invisible_ms_of,
     is_instruction,
     redelivery_of,
 )
 from kourou.client.pop_result import PoppedMessage
 from kourou.errors import KourouError
-from kourou.model.delay import DELAY_LEVELS_MS
 
 log = logging.getLogger(__name__)
-
-_FIRST_DELAY_LEVEL: Final = 3
-"""Level 3, 10 seconds, as in push consumers; one level more for each earlier delivery."""
 
 
 class ScopeOwner(Protocol):
@@ -85,9 +82,6 @@ class MessageScope:
             await owner.ack(message)
         elif redelivery.level < 0:
             await owner.dead_letter(message, redelivery.reason or "")
-        elif redelivery.delay_ms is not None:
-            await owner.change_invisible(message, redelivery.delay_ms)
         else:
-            level = redelivery.level or _FIRST_DELAY_LEVEL + message.reconsume_times
-            level = min(level, len(DELAY_LEVELS_MS))
-            await owner.change_invisible(message, DELAY_LEVELS_MS[level - 1])
+            invisible_ms = invisible_ms_of(redelivery, message.reconsume_times)
+            await owner.change_invisible(message, invisible_ms)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kourou.client.calls_pop import ALL_QUEUES
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Backoff
 from kourou.errors import KourouError, NoRouteError
@@ -23,6 +24,7 @@ class PopSource:
     """One topic on one broker.
 
     Attributes:
+        queue_id: the queue; `ALL_QUEUES` for all of them.
         may_have_messages: the last pop found some, or the broker has announced some since.
         retry_at_s: no request before this time, on the event loop's clock.
         announcement: the held request that announces messages; at most one.
@@ -33,6 +35,7 @@ class PopSource:
 
     topic: str
     broker_name: str
+    queue_id: int = ALL_QUEUES
     may_have_messages: bool = True
     retry_at_s: float = 0.0
     announcement: asyncio.Task[None] | None = None

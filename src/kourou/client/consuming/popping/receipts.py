@@ -35,11 +35,15 @@ class Receipts:
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
+        while_closing: calls may also be made while the client closes.
     """
 
-    def __init__(self, instance: ClientInstance, group: str) -> None:
+    def __init__(
+        self, instance: ClientInstance, group: str, *, while_closing: bool = False
+    ) -> None:
         self._instance = instance
         self._group = group
+        self._while_closing = while_closing
 
     async def ack(self, message: PoppedMessage) -> None:
         """Acknowledge one message."""
@@ -60,7 +64,6 @@ class Receipts:
         Raises:
             KourouError: the first error; the messages of other requests are acknowledged.
         """
-        self._instance.check_open()
         by_broker: dict[str, list[PoppedMessage]] = {}
         single: list[PoppedMessage] = []
         for message in messages:
@@ -78,8 +81,13 @@ class Receipts:
             if result is not None:
                 raise result
 
-    async def change(self, message: PoppedMessage, invisible_ms: int) -> None:
-        """Make a message visible again in `invisible_ms`; replaces its receipt handle."""
+    async def change(
+        self, message: PoppedMessage, invisible_ms: int, *, is_counted: bool = True
+    ) -> None:
+        """Make a message visible again in `invisible_ms`; replaces its receipt handle.
+
+        Without `is_counted`, its delivery counts as not made; see `calls_pop.change_invisible`.
+        """
         await self._call(
             message,
             lambda address, deadline: calls_pop.change_invisible(
@@ -88,6 +96,7 @@ class Receipts:
                 self._group,
                 message,
                 invisible_ms,
+                is_counted=is_counted,
                 timeout_s=deadline.remaining_s(),
             ),
         )
@@ -159,4 +168,6 @@ class Receipts:
         receipt = message.receipt
         queue = MessageQueue(message.topic, receipt.broker_name, receipt.queue_id)
         timeout_ms = self._instance.config.request_timeout_ms
-        return await self._instance.call_broker(queue, timeout_ms, call)
+        return await self._instance.call_broker(
+            queue, timeout_ms, call, while_closing=self._while_closing
+        )

@@ -14,19 +14,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kourou.client import calls_pop
 from kourou.client.consuming.consumer_config import SimpleConsumerConfig
 from kourou.client.consuming.popping.pop_sources import PopSource, PopSources
 from kourou.client.consuming.popping.receipts import Receipts
+from kourou.client.consuming.popping.source_pops import PopRules, PopTerms, SourcePops
 from kourou.client.consuming.watching.consume_stats import ConsumerStats
 from kourou.client.instance import ClientInstance
 from kourou.client.pop_result import PoppedMessage, PopResult
 from kourou.client.retrying import Deadline
 from kourou.errors import ClosedError, KourouError
-from kourou.model.group import ConsumeFromWhere
 from kourou.model.subscription import SubscriptionData
 
 SLOW_POP_S: Final = 0.5
@@ -37,14 +36,6 @@ _RECHECK_MAX_S: Final = 1.0
 
 _AGAIN_MIN_S: Final = 0.1
 """Time that must be left for another held pop: brokers answer a little before its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class PopTerms:
-    """Most messages of one call, and the time in ms for which they are invisible to others."""
-
-    max_messages: int
-    invisible_ms: int
 
 
 class Receiver:
@@ -73,10 +64,13 @@ class Receiver:
         self._group = group
         self._config = config
         self._subscriptions = subscriptions
-        self._receipts = receipts
-        self._stats = stats
+        rules = PopRules(
+            start=config.consume_from_where,
+            is_ordered=config.ordered,
+            max_reconsume_times=config.max_reconsume_times,
+        )
+        self._single = SourcePops(instance, group, rules, receipts=receipts, stats=stats)
         self._sources = PopSources(instance, subscriptions)
-        self._init_mode = int(config.consume_from_where is ConsumeFromWhere.LAST_OFFSET)
         self._late: deque[PoppedMessage] = deque()
         self._pops: set[asyncio.Task[PopResult]] = set()
         self._changed = asyncio.Event()
@@ -165,7 +159,7 @@ class Receiver:
             try:
                 source.may_have_messages = await self._announced(source, subscription)
             except KourouError as error:
-                self._failed(source, error)
+                self._single.failed(source, error)
             finally:
                 source.announcement = None
                 self.wake()
@@ -176,7 +170,7 @@ class Receiver:
         wait_ms, timeout_s = self._config.wait_ms, self._instance.request_timeout_s
         return await calls_pop.wait_for_messages(
             self._instance.pool,
-            await self._address(source),
+            await self._single.address(source),
             self._group,
             subscription=subscription,
             wait_ms=wait_ms,
@@ -192,7 +186,7 @@ class Receiver:
         Its failure is in the source's `error`.
         """
         subscription = self._subscriptions[source.topic]
-        task = asyncio.create_task(self._pop(source, subscription, terms, wait_s))
+        task = asyncio.create_task(self._single.pop(source, subscription, terms, wait_s))
         self._pops.add(task)
         task.add_done_callback(self._pops.discard)
         try:
@@ -206,75 +200,6 @@ class Receiver:
         if task.cancelled():
             raise ClosedError("the simple consumer closed while it received")
         return task.result().messages
-
-    async def _pop(
-        self, source: PopSource, subscription: SubscriptionData, terms: PopTerms, wait_s: float
-    ) -> PopResult:
-        """Pop once, and record the outcome in the source; a failure has no messages."""
-        was_announced, began_s = source.may_have_messages, _now_s()
-        attempt_id = self._take_attempt_id(source) if self._config.ordered else None
-        try:
-            result = await calls_pop.pop(
-                self._instance.pool,
-                await self._address(source),
-                self._group,
-                source.broker_name,
-                subscription=subscription,
-                max_messages=terms.max_messages,
-                invisible_ms=terms.invisible_ms,
-                wait_ms=int(wait_s * 1000),
-                init_mode=self._init_mode,
-                attempt_id=attempt_id,
-                timeout_s=wait_s + self._instance.request_timeout_s,
-            )
-        except KourouError as error:
-            source.unanswered_attempt_id = attempt_id
-            self._failed(source, error)
-            return PopResult([], [], [])
-        now_s = _now_s()
-        if result.is_empty:
-            was_announced = was_announced and source.announcement is None and not wait_s
-            delays = was_announced or result.is_refused
-            source.found_nothing(now_s, delays_next=delays)
-            return result
-        source.found()
-        self._stats.count_pulled(source.topic, len(result.messages), (now_s - began_s) * 1000)
-        return self._settled(result)
-
-    def _take_attempt_id(self, source: PopSource) -> str:
-        """Return the id of a failed pop, whose answer may be repeated; else a new id."""
-        unanswered, source.unanswered_attempt_id = source.unanswered_attempt_id, None
-        return unanswered or f"{self._instance.runtime.random.getrandbits(128):032x}"
-
-    def _settled(self, result: PopResult) -> PopResult:
-        """Return the result without the messages that the program must not get."""
-        if result.unmatched:
-            self._receipts.ack_soon(result.unmatched)
-        for message, reason in result.unreadable:
-            self._receipts.dead_letter_soon(message, reason)
-        limit = self._config.max_reconsume_times
-        if limit is None or all(one.reconsume_times <= limit for one in result.messages):
-            return result
-        messages = []
-        for message in result.messages:
-            if message.reconsume_times <= limit:
-                messages.append(message)
-            else:
-                reason = (
-                    f"delivered {message.reconsume_times} times, max_reconsume_times is {limit}"
-                )
-                self._receipts.dead_letter_soon(message, reason)
-        return result._replace(messages=messages)
-
-    async def _address(self, source: PopSource) -> str:
-        return await self._instance.routes.address(
-            source.topic, source.broker_name, self._instance.request_timeout_s
-        )
-
-    def _failed(self, source: PopSource, error: KourouError) -> None:
-        source.failed(error, _now_s(), self._instance.backoff)
-        if error.refresh_route:
-            self._instance.routes.refresh_soon(source.topic)
 
     def _keep_late(self, source: PopSource, task: asyncio.Task[PopResult]) -> None:
         source.late_pops -= 1

@@ -139,6 +139,10 @@ class AssignedQueues(ABC, Generic[BufferT]):
         """Return the topics of the queues held."""
         return {queue.topic for queue in self._held}
 
+    def uses(self, topic: str) -> bool:
+        """Return whether queues of the topic are held, or not released yet."""
+        return any(queue.topic == topic for queue in (*self._held, *self._leaving))
+
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
         """Return the done offset of each of the topic's queues; may be ahead of the committed."""
         done = {q: self._held[q].buffer.state().done_offset for q in sorted(self.of_topic(topic))}

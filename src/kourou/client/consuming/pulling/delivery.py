@@ -9,16 +9,56 @@ from typing import Protocol
 
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.model.message import MessageExt
+from kourou.model.queue import MessageQueue
+
+
+class DeliverySource(Protocol):
+    """Holds the messages that listeners and loops receive: a process queue or popped messages.
+
+    Attributes:
+        needs_lock: no message may be delivered without a valid lock of the queue.
+        last_consumed_at_ms: time of the last start of a delivery, in epoch milliseconds; 0 before
+            the first.
+    """
+
+    needs_lock: bool
+    last_consumed_at_ms: int
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue of the messages; with id -1 those of all queues of a broker."""
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether no message is delivered or settled any more."""
+
+    def holds(self, message: MessageExt) -> bool:
+        """Return whether this message object is held: neither done nor revoked."""
+
+    def start(self, message: MessageExt, now_ms: int) -> bool:
+        """Record that the delivery of `message` starts; False if it is no longer held."""
+
+    def postpone(self, message: MessageExt) -> None:
+        """Record that `message` waits for its next delivery; no listener has it any more."""
+
+    def remove(self, message: MessageExt) -> int | None:
+        """Remove `message`, which is done; return the queue offset to commit, if there is one."""
+
+    def remove_all(self, messages: Iterable[MessageExt]) -> int | None:
+        """Remove `messages`, which are done; return the queue offset to commit, if there is one."""
+
+    def overdue(self, limit: int) -> list[MessageExt]:
+        """Return messages whose delivery was already running at the previous call, by offset."""
 
 
 class Delivery:
-    """A message to deliver, and the process queue that holds it."""
+    """A message to deliver, and the process queue or popped messages that hold it."""
 
     __slots__ = ("message", "process_queue")
 
     # No dataclass: one is created for each message, and a frozen dataclass takes three times as
     # long.
-    def __init__(self, process_queue: ProcessQueue, message: MessageExt) -> None:
+    def __init__(self, process_queue: DeliverySource, message: MessageExt) -> None:
         self.process_queue = process_queue
         self.message = message
 
@@ -31,7 +71,7 @@ class Delivery:
 class Consumption(Protocol):
     """Delivers pulled messages to listeners."""
 
-    def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+    def put(self, process_queue: DeliverySource, messages: Sequence[MessageExt]) -> None:
         """Deliver messages that were added to `process_queue`."""
 
     async def drain(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
@@ -69,7 +109,7 @@ class ReadyMessages:
         """Number of takers that wait for a message."""
         return len(self._takers)
 
-    def put(self, process_queue: ProcessQueue, messages: Iterable[MessageExt]) -> None:
+    def put(self, process_queue: DeliverySource, messages: Iterable[MessageExt]) -> None:
         """Add messages that `process_queue` holds. Ignored when closed."""
         if self._is_closed:
             return
@@ -125,7 +165,7 @@ class ReadyMessages:
             if delivery.process_queue.holds(delivery.message):
                 return delivery
 
-    def take_same_queue(self, process_queue: ProcessQueue, limit: int) -> list[Delivery]:
+    def take_same_queue(self, process_queue: DeliverySource, limit: int) -> list[Delivery]:
         """Take at most `limit` messages of the same queue from the front, without waiting."""
         taken: list[Delivery] = []
         waiting = self._deliveries

@@ -31,6 +31,9 @@ class ProcessQueue:
             the first.
     """
 
+    needs_lock = True
+    """An ordered consumer must hold the queue's lock while it delivers messages."""
+
     __slots__ = (
         "_checks",
         "_end",

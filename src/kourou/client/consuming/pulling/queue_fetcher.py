@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from kourou.client import calls_consume
 from kourou.client.consuming.consumer_config import ConsumerConfig, MessageFilter
@@ -31,13 +31,17 @@ from kourou.errors import (
 )
 from kourou.model import properties as names
 from kourou.model.message import MessageExt
+from kourou.model.namespace import with_namespace, without_namespace
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import is_retry_topic
+from kourou.protocol.popping.topic_names import is_of_group, normal_topic
 from kourou.protocol.record.decode import UndecodableMessage
 
 log = logging.getLogger(__name__)
+
+MessageT = TypeVar("MessageT", bound=MessageExt)
 
 OnPulled = Callable[[str, int, float], None]
 """Called with a topic, the number of messages that a pull found, and its duration in ms."""
@@ -184,6 +188,8 @@ class QueueFetcher:
         self._buffer = buffer
         self.queue = buffer.queue
         self._is_retry = is_retry_topic(buffer.queue.topic)
+        self._namespace = context.instance.config.namespace
+        self._is_pop_retry = normal_topic(buffer.queue.topic, context.group) != buffer.queue.topic
         self._broker_id = MASTER_ID
         self.is_failing = False
         # The broker answered TOPIC_NOT_EXIST, and no pull has succeeded since.
@@ -266,10 +272,13 @@ class QueueFetcher:
         context = self._context
         # First, before any change of state: if decoding fails, the same offset is pulled again.
         messages, next_offset, problem = await _readable(result, context.store_dead_letter)
+        if self._is_pop_retry:
+            group = with_namespace(self._namespace, context.group)
+            messages = [one for one in messages if is_of_group(one.properties, group)]
         if self._is_retry:
             for message in messages:
-                restore_topic(message)
-        messages = _apply_filter(context.config.message_filter, messages)
+                restore_topic(message, context.group, self._namespace)
+        messages = apply_filter(context.config.message_filter, messages)
         self.problem = problem
         self._buffer.put(messages, next_offset)
         if messages:
@@ -345,10 +354,14 @@ class QueueFetcher:
         )
 
 
-def restore_topic(message: MessageExt) -> None:
-    """Set the topic of a message from the retry topic to the one it was sent to."""
+def restore_topic(message: MessageExt, group: str, namespace: str = "") -> None:
+    """Set the topic of a message from a retry topic to the one it was sent to.
+
+    A message that was popped, then pulled, and sent back has the pop retry topic as its origin.
+    """
     if is_retry_topic(message.topic):
-        message.topic = message.properties.get(names.RETRY_TOPIC) or message.topic
+        topic = message.properties.get(names.RETRY_TOPIC) or message.topic
+        message.topic = without_namespace(namespace, normal_topic(topic, group))
 
 
 async def _readable(
@@ -375,9 +388,7 @@ async def _readable(
     return messages, result.next_offset, None
 
 
-def _apply_filter(
-    message_filter: MessageFilter | None, messages: list[MessageExt]
-) -> list[MessageExt]:
+def apply_filter(message_filter: MessageFilter | None, messages: list[MessageT]) -> list[MessageT]:
     """Return the messages that a user's filter accepts, in queue order; all if it raises."""
     if message_filter is None or not messages:
         return messages
