@@ -161,6 +161,19 @@ def test_photos_are_resized_once_and_the_broken_one_is_a_dead_letter(namesrv: st
     assert dead.message.body == b"p-2"
 
 
+def test_long_report_delays_no_other(namesrv: str) -> None:
+    consumer = start("popped_reports.py", namesrv)
+    try:
+        assert consumer.stdout is not None
+        lines = [consumer.stdout.readline() for _ in range(3)]
+        assert lines == ["rendered 0.1\n", "rendered 0.2\n", "rendered 0.5\n"]
+        consumer.send_signal(signal.SIGTERM)
+        out, err = consumer.communicate(timeout=TIMEOUT_S)
+        assert (consumer.returncode, out, err) == (0, "", "")
+    finally:
+        consumer.kill()
+
+
 README = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
 STEPS = re.findall(r"```(python)?\n(.*?)```", README, flags=re.DOTALL)
 ENDLESS = {"receive": signal.SIGINT, "run(consumer)": signal.SIGTERM}

@@ -98,4 +98,4 @@ def _build_assignments(components: Components) -> AssignmentHandlers:
     routes = AssignmentRoutes(
         config.namesrv_addr, config.broker_name, context.topics, components.pool, steady_ms
     )
-    return AssignmentHandlers(context, components.tables.modes, routes)
+    return AssignmentHandlers(context, components.tables.modes, routes, components.ids_notifier)

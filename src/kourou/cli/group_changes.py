@@ -256,8 +256,8 @@ SET_MODE_HELP: Final = """\
 Choose whether the members of GROUP pull or pop TOPIC, if brokers assign the queues.
 
 The mode applies to members whose queues are assigned by brokers (client_rebalance=False, in Java
-clientRebalance). Kourou's brokers do not support pop and refuse it. Kourou's consumers do not
-consume a topic that a Java broker assigns for pop, and log that.
+clientRebalance), while they run. Others go on as they are: ordered and broadcasting members pull,
+and members with mode="pop" pop.
 
 \b
 Examples:

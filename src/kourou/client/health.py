@@ -45,14 +45,17 @@ class ConsumerHealth(Health):
         queues: the assigned queues, sorted.
         lag: for each queue that was pulled, the number of stored messages that are not yet
             consumed, as of the last pull. Messages that the filter excludes count.
-        held_messages: number of messages that are pulled and not yet consumed.
+        held_messages: number of messages that are pulled or popped and not yet consumed.
         held_bytes: size of their bodies in bytes.
+        lost_acks: number of popped messages since the start that were consumed and could not be
+            acknowledged in time: they are delivered again.
     """
 
     queues: tuple[MessageQueue, ...]
     lag: Mapping[MessageQueue, int]
     held_messages: int
     held_bytes: int
+    lost_acks: int = 0
 
     @property
     def lag_messages(self) -> int:

@@ -48,7 +48,7 @@ def handlers(broker: SimulatedBroker) -> AssignmentHandlers:
         broker.components.context, config=replace(broker.config, broker_name="broker-a")
     )
     routes = AssignmentRoutes((), "broker-a", broker.topics, None, steady_ms)  # type: ignore[arg-type]
-    return AssignmentHandlers(context, broker.tables.modes, routes)
+    return AssignmentHandlers(context, broker.tables.modes, routes, broker.components.ids_notifier)
 
 
 async def ask(broker: SimulatedBroker, recorded: RemotingCommand) -> RemotingCommand:

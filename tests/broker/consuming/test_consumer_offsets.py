@@ -57,6 +57,27 @@ def test_the_last_commit_wins_forward_or_back() -> None:
     assert offsets.query("h", "T", 0) is None
 
 
+def test_late_commit_of_a_pulling_member_does_not_move_back_the_offset_of_pops() -> None:
+    offsets = offsets_on(SimDisk())
+    offsets.commit("g", "T", 0, 3)
+    offsets.commit_popped("g", "T", 0, 40)
+    offsets.commit_pulled("g", "T", 0, 7, "host")
+    assert offsets.query("g", "T", 0) == 40
+    offsets.commit_pulled("g", "T", 0, 40, "host")  # the group pulls again
+    offsets.commit_pulled("g", "T", 0, 39, "host")
+    assert offsets.query("g", "T", 0) == 39
+
+
+def test_reset_and_deletion_end_the_offset_of_pops() -> None:
+    offsets = offsets_on(SimDisk())
+    offsets.commit_popped("g", "T", 0, 40)
+    offsets.reset("g", "T", 0, 0)
+    assert not offsets.is_behind_pops("g", "T", 0, 5)
+    offsets.commit_popped("g", "T", 0, 40)
+    offsets.remove_topic("T")
+    assert not offsets.is_behind_pops("g", "T", 0, 5)
+
+
 def test_log_entries_for_offsets_set_back_are_rate_limited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from kourou.broker.clients import Member
 from kourou.broker.config import BrokerConfig
 from kourou.model.topic import TopicConfig
+from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.offsets import (
@@ -44,14 +46,31 @@ def query(broker: SimulatedBroker, queue_id: int = 0, **fields: Any) -> tuple[in
     return answer.code, answer.ext_fields.get("offset")
 
 
-def update(broker: SimulatedBroker, **fields: Any) -> int:
+def update(broker: SimulatedBroker, peer: FakePeer | None = None, **fields: Any) -> int:
     """Return the code."""
-    peer = FakePeer()
+    peer = peer or FakePeer()
     header = replace(UpdateConsumerOffsetRequestHeader("g", "T", 0, 0), **fields)
     asked = peer.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
     answer = peer.ask(broker.offset_handlers.on_update_consumer_offset, asked)
     assert answer is not None
     return answer.code
+
+
+def test_member_does_not_commit_behind_pops_and_an_administrator_does() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        for _ in range(3):
+            await broker.store_messages([broker.draft()])
+        broker.tables.offsets.commit_popped("g", "T", 0, 3)
+        member = FakePeer(50_001)
+        broker.clients.register_consumer(
+            Member("m", member, 0, 0, 0), ConsumerData("g", subscriptions=())
+        )
+        assert update(broker, peer=member, commit_offset=1) == 0
+        assert query(broker) == (0, "3")
+        assert update(broker, commit_offset=1) == 0
+        assert query(broker) == (0, "1")
+
+    run(test)
 
 
 def test_a_query_returns_the_committed_offset() -> None:

@@ -20,10 +20,11 @@ apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from kourou.broker.clients import ConsumerGroup
 from kourou.broker.consuming.assignment_modes import RequestModes
 from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.broker.context import BrokerContext
@@ -106,6 +107,7 @@ class AssignmentHandlers:
         clients: the members of the groups.
         modes: the modes set by 401.
         routes: the queues of topics on all brokers.
+        notify: has the members of a group ask for their queues.
         later: answers requests that wait for a name server or the disk.
     """
 
@@ -114,6 +116,7 @@ class AssignmentHandlers:
         context: BrokerContext,
         modes: RequestModes,
         routes: AssignmentRoutes,
+        notify: Callable[[ConsumerGroup], None],
     ) -> None:
         self._config = context.live_config
         self._broker_name = context.config.broker_name
@@ -122,6 +125,7 @@ class AssignmentHandlers:
         self._clients = context.clients
         self._modes = modes
         self._routes = routes
+        self._notify = notify
         self._later = context.later
 
     def on_query_assignment(self, request: Request) -> RemotingCommand | None:
@@ -147,6 +151,9 @@ class AssignmentHandlers:
     def on_set_message_request_mode(self, request: Request) -> None:
         """Set how a group reads a topic (401); answered when the change is durable.
 
+        The members are notified at once. In Java they learn of it at their next rebalance, up to 20
+        s apart, and until then pull what others pop.
+
         Raises:
             NoPermissionError: it is a retry topic, which is always pulled.
             TopicNotFoundError, GroupNotFoundError: the topic or group does not exist here.
@@ -168,6 +175,9 @@ class AssignmentHandlers:
 
         async def serve() -> RemotingCommand:
             await self._modes.persist()
+            live = self._clients.consumer_group(mode.consumer_group)
+            if live is not None:
+                self._notify(live)
             return response(request.command)
 
         self._later.answer(request, serve)

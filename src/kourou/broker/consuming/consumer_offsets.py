@@ -141,6 +141,7 @@ class ConsumerOffsets:
         self._committed: Table = {}
         self._pulled: Table = {}
         self._resets: Table = {}
+        self._popped: Table = {}  # offsets set by pops, until a member commits behind them
         self._log_position = log_position
         self._position = 0  # as saved last
         text = file.load()
@@ -186,6 +187,39 @@ class ConsumerOffsets:
                 )  # fmt: skip
         offsets[queue_id] = queue_offset
         self._saver.changed()
+
+    def commit_pulled(
+        self, group: str, topic: str, queue_id: int, queue_offset: int, host: str
+    ) -> None:
+        """Commit for a member of `host` that pulls, unless the offset is behind that of pops."""
+        if not self.is_behind_pops(group, topic, queue_id, queue_offset):
+            self.commit(group, topic, queue_id, queue_offset, host)
+
+    def commit_popped(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Set the group's offset after a pop."""
+        self.commit(group, topic, queue_id, queue_offset)
+        self._popped.setdefault((group, topic), {})[queue_id] = queue_offset
+
+    def is_behind_pops(self, group: str, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Return whether a member's commit would move back the offset that a pop has set.
+
+        While a group changes between pull and pop, members of both modes read the same queues. A
+        late commit of a pulling member must not have all messages popped again that others have
+        popped meanwhile; what it has not consumed itself comes from their checkpoints. The first
+        commit behind the pops ends this.
+        """
+        if not self._popped:
+            return False
+        offsets = self._popped.get((group, topic))
+        popped = None if offsets is None else offsets.get(queue_id)
+        if offsets is None or popped is None:
+            return False
+        if queue_offset < popped:
+            return True
+        del offsets[queue_id]
+        if not offsets:
+            del self._popped[group, topic]
+        return False
 
     def commit_within(
         self, group: str, topic: str, queue_id: int, queue_offset: int, end: int, host: str
@@ -236,6 +270,7 @@ class ConsumerOffsets:
     def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Set the group's offset, and ignore its members' commits until they learn of it."""
         self.commit(group, topic, queue_id, queue_offset)
+        self._popped.get((group, topic), {}).pop(queue_id, None)
         self._resets.setdefault((group, topic), {})[queue_id] = queue_offset
         log.info(
             "consumer_offset.reset group=%s topic=%s queue_id=%d to=%d",
@@ -304,6 +339,7 @@ class ConsumerOffsets:
             self._committed_keys.add((destination, topic))
         self._committed[destination, topic] = dict(offsets)
         self._resets.pop((destination, topic), None)
+        self._popped.pop((destination, topic), None)
         self._saver.changed()
         return True
 
@@ -403,7 +439,7 @@ class ConsumerOffsets:
         await self._saver.save()
 
     def _remove(self, is_removed: Callable[[tuple[str, str]], bool]) -> None:
-        for table in (self._committed, self._pulled, self._resets):
+        for table in (self._committed, self._pulled, self._resets, self._popped):
             removed = [key for key in table if is_removed(key)]
             for key in removed:
                 del table[key]

@@ -32,6 +32,7 @@ class OffsetHandlers:
             offsets: offsets of all groups.
         """
         self._groups = context.groups
+        self._clients = context.clients
         self._topics = context.topics
         self._offsets = offsets
         self._store = context.store.reader
@@ -90,6 +91,10 @@ class OffsetHandlers:
         if self._offsets.is_reset(*where):
             # The client does not know of the reset yet; its next pull returns the new offset.
             return response(command, remark="Offset has been previously reset")
+        live = self._clients.consumer_group(header.consumer_group)
+        is_member = live is not None and request.connection in live.members
+        if is_member and self._offsets.is_behind_pops(*where, header.commit_offset):
+            return response(command, remark="the group has popped later messages meanwhile")
         if is_for_deleted_topic(command, self._store.topic_begin(topic.name)):
             return response(command, ResponseCode.TOPIC_NOT_EXIST, recreated_remark(topic.name))
         if not self._offsets.has_room(header.consumer_group, topic.name, host):

@@ -172,4 +172,4 @@ class BufferScans:
                 and not offsets.is_reset(group, topic, queue_id)
                 and self._topics.get(topic) is not None
             ):
-                offsets.commit(group, topic, queue_id, offset)
+                offsets.commit_popped(group, topic, queue_id, offset)

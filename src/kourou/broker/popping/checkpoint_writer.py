@@ -150,4 +150,4 @@ class CheckpointWriter:
         topic, group, queue_id = queue
         is_reset = self._offsets.is_reset(group, topic, queue_id)
         if not is_reset and self._context.topics.get(topic) is not None:
-            self._offsets.commit(group, topic, queue_id, offset)
+            self._offsets.commit_popped(group, topic, queue_id, offset)

@@ -96,7 +96,7 @@ class OrderedPops:
         pop = OrderedPop(popped.read.offsets, pop_time_ms, header.invisible_time, header.attempt_id)
         queue = OrderedQueue(topic, group, queue_id)
         counts = self.table.infos.add_pop(queue, pop, self._clock.now_ms())
-        self._offsets.commit(group, topic, queue_id, popped.offset)
+        self._offsets.commit_popped(group, topic, queue_id, popped.offset)
         return order_counts_entries(topic_kind(topic), queue_id, counts.by_offset, counts.least)
 
     def ack(self, queue: PopQueue, offset: int, pop_time_ms: int) -> None:
@@ -117,7 +117,7 @@ class OrderedPops:
                 "of this queue did not return it",
             )
         if found.commit_offset is not None:
-            self._offsets.commit(group, topic, queue_id, found.commit_offset)
+            self._offsets.commit_popped(group, topic, queue_id, found.commit_offset)
         if found.is_free:
             self._wake(queue)
 

@@ -98,6 +98,6 @@ def commit_popped(
     for (topic, group, queue_id), following in popped.items():
         offset = min(following, max_offset(topic, queue_id))
         if (offsets.query(group, topic, queue_id) or 0) < offset:
-            offsets.commit(group, topic, queue_id, offset)
+            offsets.commit_popped(group, topic, queue_id, offset)
     if popped:
         log.info("pop_offsets.recovered queues=%d", len(popped))

@@ -266,7 +266,7 @@ class FastPull:
                 return "messages not found"
             connection.send_frames(answer)
         if pull.is_committing:
-            self._offsets.commit(pull.group, pull.topic, pull.queue_id, commit_offset, host)
+            self._offsets.commit_pulled(pull.group, pull.topic, pull.queue_id, commit_offset, host)
         return None
 
     def _cached_pull(self, fields: _Fields) -> _CachedPull | None:

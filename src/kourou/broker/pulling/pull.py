@@ -136,7 +136,12 @@ class PullHandler:
         if reset_to is not None:
             # The offset that the pull commits is from before the reset, and is ignored.
             return self._answer_reset(pull, reset_to)
-        if is_first and pull.spec.is_committing and header.commit_offset >= 0:
+        if (
+            is_first
+            and pull.spec.is_committing
+            and header.commit_offset >= 0
+            and not self._offsets.is_behind_pops(*key, header.commit_offset)
+        ):
             end = self._reader.max_offset(header.topic, header.queue_id)
             host = request.remote_address[0]
             self._offsets.commit_within(*key, header.commit_offset, end, host)

@@ -121,6 +121,7 @@ class Consumer(ObservedConsumer, ABC):
             },
             held_messages=sum(one.held_messages for one in states.values()),
             held_bytes=sum(one.held_bytes for one in states.values()),
+            lost_acks=self._lost_acks(),
         )
 
     def _listener_problems(self) -> list[str]:
@@ -130,6 +131,10 @@ class Consumer(ObservedConsumer, ABC):
     def _usage_problems(self) -> list[str]:
         """Return texts of problems with the program's use of the consumer."""
         return []
+
+    def _lost_acks(self) -> int:
+        """Return the number of consumed messages that could not be acknowledged."""
+        return 0
 
     @abstractmethod
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:

@@ -625,5 +625,8 @@ class PushConsumer(Lifetime, Consumer):
         problems = [] if self._consumption is None else self._consumption.problems()
         return problems + self._popped.problems()
 
+    def _lost_acks(self) -> int:
+        return self._popped.lost_acks
+
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
         return {**self._held.states(), **self._popped.states()}

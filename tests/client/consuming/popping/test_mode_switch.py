@@ -61,7 +61,7 @@ def test_member_changes_from_pull_to_pop_and_back_without_duplicates() -> None:
             await w.send(*bodies(20))
             await w.until_received(*bodies(20))
             await set_mode(w, is_pop=True)
-            await w.until(lambda: queue_ids(consumer) == {-1})
+            await w.until(lambda: queue_ids(consumer) == {-1}, 5)  # the members are notified
             await w.send(*bodies(20, 20))
             await w.until_received(*bodies(20, 20))
             await set_mode(w, is_pop=False)
@@ -177,7 +177,7 @@ def test_members_of_both_modes_lose_nothing_while_modes_flip() -> None:
         counts = Counter(w.received)
         assert len(counts) == 1_000
         duplicates = counts.total() - 1_000
-        assert duplicates < 200, duplicates
+        assert duplicates < 30, duplicates
 
     with_brokers(body, brokers=2)
 

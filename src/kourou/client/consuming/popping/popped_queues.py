@@ -207,6 +207,11 @@ class PoppedQueues:
             for queue, one in self._popped.items()
         }
 
+    @property
+    def lost_acks(self) -> int:
+        """Number of consumed messages that could not be acknowledged in time."""
+        return self._settling.acks.lost
+
     def problems(self) -> list[str]:
         """Return descriptions of problems with acknowledgements."""
         return self._settling.acks.problems()
@@ -310,10 +315,13 @@ class PoppedQueues:
         popped.last_pop_at_ms = self._instance.runtime.clock.now_ms()
         before = source.error
         terms = PopTerms(room, config.pop_invisible_ms)
-        wait_s = config.pull_suspend_timeout_ms / 1000
+        # After a failure not held, to learn at once whether the broker serves pops again.
+        wait_s = 0.0 if before is not None else config.pull_suspend_timeout_ms / 1000
         result = await self._pops.pop(source, subscription, terms, wait_s)
         if (source.error is not None or before is not None) and not self._is_closing:
             _report(popped, before)
+        if source.error is not None:
+            return config.pull_error_delay_ms
         if result.messages:
             self._deliver(popped, result.messages)
             return config.pull_interval_ms
