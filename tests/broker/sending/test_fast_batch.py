@@ -45,6 +45,8 @@ def item_text(rng: Random, unusual_share: float) -> bytes:
     """Return a message's property text, unusual with a probability of `unusual_share`."""
     properties = {"UNIQ_KEY": f"{rng.getrandbits(128):032X}", "WAIT": "true", "TAGS": "TagA"}
     if rng.random() < 0.3:
+        properties["order"] = f"{rng.getrandbits(rng.randrange(1, 64))}"
+    if rng.random() < 0.3:
         properties["KEYS"] = rng.choice((f"k{rng.getrandbits(20)}", "é", "a\x01b", "__CRC32#"))
     if rng.random() < unusual_share:
         properties["UNIQ_KEY"] = rng.choice(_UNIQUE_IDS)
@@ -238,6 +240,28 @@ def test_keys_have_the_same_outcome_on_both_paths(text: str, keys: Callable[[int
     assert_same([*plain_frames(4), *frames, *others])
 
 
+_VARYING = (
+    "order\x01%k\x02UNIQ_KEY\x01%s\x02WAIT\x01true\x02",
+    "UNIQ_KEY\x01%s\x02TAGS\x01%k\x02order\x01%k\x02",
+    "KEYS\x01%k\x02order\x01%k\x02UNIQ_KEY\x01%s\x02TAGS\x01TagA\x02",
+    "UNIQ_KEY\x01%s\x02order\x01%k\x02KEYS\x01%k\x02",
+    "order\x01%k\x02KEYS\x01%k\x02TAGS\x01TagA\x02",
+)
+
+
+@pytest.mark.parametrize("text", _VARYING)
+@pytest.mark.parametrize("values", _KEYS_OF_A_BATCH)
+def test_values_that_vary_have_the_same_outcome_on_both_paths(
+    text: str, values: Callable[[int], str]
+) -> None:
+    frames = [
+        batch_frame(number, text=text, keys=values, body=body)
+        for number in range(3)
+        for body in (lambda _: b"b" * 100, lambda i: b"b" * i)
+    ]
+    assert_same([*plain_frames(4), *frames])
+
+
 @pytest.mark.parametrize(
     "header",
     [{"properties": "UNIQ_KEY\x01A\x02WAIT\x01false\x02"}, {"body": lambda _: b"b" * 3000}],
@@ -284,6 +308,13 @@ def taken(frames: list[bytes]) -> int:
 def test_plain_batches_take_the_fast_path(frame: bytes) -> None:
     rest = batch_frame()[:100]
     assert taken([frame, frame, rest]) == 2 * len(frame)
+
+
+@pytest.mark.parametrize("text", _VARYING)
+def test_a_long_batch_with_other_values_in_each_message_takes_the_fast_path(text: str) -> None:
+    text += f"padding\x01{'p' * 900}\x02"
+    frame = batch_frame(count=200, text=text, keys=lambda i: f"order-{i}")
+    assert taken([frame]) == len(frame)
 
 
 def test_all_batches_of_one_read_are_answered_in_one_write() -> None:

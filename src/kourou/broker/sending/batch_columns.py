@@ -5,8 +5,10 @@ Source: see `kourou.protocol.message_batch`.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise, repeat
 from typing import Final, NamedTuple
 
@@ -23,6 +25,7 @@ from kourou.broker.sending.verdicts import judge_batched
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
+from kourou.protocol.hashing import tags_code
 from kourou.protocol.message_batch import ENTRY_BYTES_MIN, ENTRY_HEAD, PROPERTIES_SIZE
 from kourou.protocol.record.encode import SEALED_BYTES, RecordColumns, sealed_properties_size
 from kourou.protocol.record.keys import queue_tags_code
@@ -36,8 +39,13 @@ _PARSED_BYTES_MAX: Final = 128 * 1024
 the general path, which parses none, once more than `_PARSED_BYTES_MIN` bytes were parsed and the
 total extrapolated from them exceeds this limit."""
 _PARSED_BYTES_MIN: Final = 16 * 1024
+_LEARNED_PARSES: Final = 2
+"""Parses within one batch after which a pattern is compiled: one form is parsed once only."""
+_FREE_VALUE: Final = rb"[^\x01\x02\x80-\xff]+"
+_UNIQ_KEY_VALUE: Final = rb"[0-9A-Za-z]{%d}" % UNIQ_KEY_CHARS
 _Shape = tuple[int, str]
 """Tag hash and tags, shared by all messages whose properties differ only in unique id and keys."""
+_NO_TAGS: Final[_Shape] = 0, ""
 _Pieces = tuple[bytes, bytes, bytes, bytes, bytes]
 """Properties cut into: before, first value, between, second value, after. The two values are the
 unique id and the keys, in the order in which they occur."""
@@ -87,6 +95,24 @@ class _Form(NamedTuple):
     kind: int
 
 
+class _Pattern(NamedTuple):
+    """Properties that have the same names in the same order.
+
+    Their values decide nothing except for the tags (see `judge_batched`). Messages with an order
+    number each, for example, are of one pattern, but all of different forms.
+
+    Attributes:
+        match: returns the match of the properties from a position on, with the groups `id`, `keys`
+            and `tags` as far as they are present.
+        kind: as that of a form.
+        has_tags: there are tags.
+    """
+
+    match: Callable[[bytes, int], re.Match[bytes] | None]
+    kind: int
+    has_tags: bool
+
+
 _Found = tuple[_Form, bytes, bytes]
 """The form of a message, and its values of unique id and keys in order; empty where absent."""
 _Row = tuple[int, int, int, bytes, bytes, bytes]
@@ -103,6 +129,7 @@ class BatchReader:
         self._cuts: dict[int, Callable[[bytes], _Pieces]] = {}
         self._forms: dict[tuple[bytes, bytes, bytes], _Form] = {}
         self._shapes = Shapes(_shape)
+        self._pattern = _Pattern(re.compile(rb"(?!)").fullmatch, _NO_ID, has_tags=False)
 
     @property
     def shape_count(self) -> int:
@@ -189,13 +216,13 @@ class BatchReader:
     def _read_mixed(
         self, body: memoryview, topic_bytes: bytes, messages_max: int
     ) -> BatchColumns | None:
-        """Return messages of mixed forms, in less than 1 us each."""
+        """Return messages of mixed forms: less than 1 us each, 3 us each if all forms differ."""
         data = bytes(body)
         at, end = 0, len(data)
         fixed = SEALED_BYTES + len(topic_bytes) - PROPERTIES_SIZE.size
         rows: list[_Row] = []
         found_forms: list[_Form] = []
-        parsed_bytes = 0
+        parsed_bytes = parses = 0
         cuts, forms, unpack = self._cuts, self._forms, ENTRY_HEAD.unpack_from
         while at < end:
             if end - at < ENTRY_BYTES_MIN or len(rows) >= messages_max:
@@ -211,13 +238,18 @@ class BatchReader:
                 before, first, between, second, after = cuts[len(text)](text)
                 form = forms[before, between, after]
             except KeyError:
-                parsed_bytes += len(text)
-                expected_bytes = parsed_bytes * end // at
-                if parsed_bytes > _PARSED_BYTES_MIN and expected_bytes > _PARSED_BYTES_MAX:
-                    return None
-                found = self._parse(text)
+                found = self._match(text)
                 if found is None:
-                    return None
+                    parsed_bytes += len(text)
+                    expected_bytes = parsed_bytes * end // at
+                    if parsed_bytes > _PARSED_BYTES_MIN and expected_bytes > _PARSED_BYTES_MAX:
+                        return None
+                    found = self._parse(text)
+                    if found is None:
+                        return None
+                    parses += 1
+                    if parses == _LEARNED_PARSES and len(text) <= SHAPE_LENGTH_MAX:
+                        self._pattern = _pattern(text, found[0].kind)
                 form, first, second = found
             total = fixed + body_size + len(text)
             rows.append((total, body_size, flag, data[body_at:body_end], first, second))
@@ -236,6 +268,30 @@ class BatchReader:
             if form is not None:
                 return form, first, second
         return self._parse(text)
+
+    def _match(self, text: bytes) -> _Found | None:
+        """Return the same as `_parse` if the last pattern matches; None otherwise."""
+        match, kind, has_tags = self._pattern
+        found, size = match(text, 2), len(text) - 2
+        if (
+            found is None
+            or size > SENT_PROPERTIES_SIZE_MAX
+            or PROPERTIES_SIZE.unpack_from(text)[0] != size
+        ):
+            return None
+        code, tags = _tags_shape(found["tags"]) if has_tags else _NO_TAGS
+        stored_size = sealed_properties_size(size)
+        if kind == _NO_ID:
+            return _Form(code, stored_size + text[2:], b"", b"", tags, kind), b"", b""
+        at, end = found.span("id")
+        if kind == _NO_KEYS:
+            form = _Form(code, stored_size + text[2:at], text[end:], b"", tags, kind)
+            return form, text[at:end], b""
+        spans = sorted(((at, end), found.span("keys")))
+        (first_at, first_end), (second_at, second_end) = spans
+        start, between = stored_size + text[2:first_at], text[first_end:second_at]
+        form = _Form(code, start, between, text[second_end:], tags, kind)
+        return form, text[first_at:first_end], text[second_at:second_end]
 
     def _parse(self, text: bytes) -> _Found | None:
         """Parse `text`, return the same as `_form_of`, and cache the form."""
@@ -274,6 +330,29 @@ class BatchReader:
             self._cuts[len(text)] = cut
             self._forms[before, between, after] = form
         return form, first, second
+
+
+def _pattern(text: bytes, kind: int) -> _Pattern:
+    """Return the pattern of a size field and properties whose form is of this kind."""
+    groups = {names.TAGS.encode(): b"tags"}
+    if kind != _NO_ID:
+        groups[_UNIQ_KEY[:-1]] = b"id"
+    if kind in (_KEYS_AFTER, _KEYS_BEFORE):
+        groups[_KEYS[:-1]] = b"keys"
+    entries = []
+    for entry in text[2:-1].split(b"\x02"):
+        name = entry.partition(b"\x01")[0]
+        group = groups.get(name)
+        value = _UNIQ_KEY_VALUE if group == b"id" else _FREE_VALUE
+        accepted = value if group is None else b"(?P<%b>%b)" % (group, value)
+        entries.append(b"%b\x01%b\x02" % (re.escape(name), accepted))
+    match = re.compile(b"".join(entries))
+    return _Pattern(match.fullmatch, kind, "tags" in match.groupindex)
+
+
+@lru_cache(_FORMS_MAX)
+def _tags_shape(tags: bytes) -> _Shape:
+    return tags_code(tags.decode()), tags.decode()
 
 
 def _columns(
