@@ -169,6 +169,22 @@ def test_unknown_topic_uses_brokers_with_automatic_creation() -> None:
     with_routes(body, auto_create_queue_nums=3)
 
 
+@pytest.mark.parametrize(
+    ("topic", "remedy"),
+    [
+        ("T", r"create it \(kourou topic create T\)"),
+        ("RMQ_SYS_TRACE_TOPIC", "switch on the traces of producers and consumers"),
+        ("rmq_sys_REVIVE_LOG_c", "brokers create when they need it"),
+    ],
+)
+def test_error_of_an_unknown_topic_names_a_remedy_that_works(topic: str, remedy: str) -> None:
+    async def body(_: Names, routes: Routes, __: MemoryNetwork) -> None:
+        with pytest.raises(NoRouteError, match=f"{topic}: .*{remedy}"):
+            await routes.get(topic, 3)
+
+    with_routes(body)
+
+
 def test_least_recently_used_route_is_evicted_first() -> None:
     async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
         for topic in ("A", "B", "C", "D"):

@@ -19,7 +19,7 @@ from kourou.errors import (
     TopicNotFoundError,
 )
 from kourou.model.route import MASTER_ID, QueueData, TopicRoute
-from kourou.model.topic import AUTO_CREATE_TOPIC
+from kourou.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, is_system_topic
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.protocol.routes import GetRouteInfoRequestHeader, decode_topic_route
@@ -211,10 +211,23 @@ class Routes:
             else:
                 return _with_queue_nums(route, self._auto_create_queue_nums)
         raise NoRouteError(
-            f"no name server of {self._name_servers.text} has the topic {topic}: "
-            f"create it (kourou topic create {topic}), or let brokers create topics automatically "
-            "(autoCreateTopicEnable)"
+            f"no name server of {self._name_servers.text} has the topic {topic}: {_remedy(topic)}"
         )
+
+
+def _remedy(topic: str) -> str:
+    """Return what creates a topic that does not exist."""
+    if topic == TRACE_TOPIC:
+        return (
+            "the first trace of a client creates it, or a broker with traceTopicEnable: switch on "
+            "the traces of producers and consumers"
+        )
+    if is_system_topic(topic):
+        return "it is a system topic, which brokers create when they need it"
+    return (
+        f"create it (kourou topic create {topic}), or let brokers create topics automatically "
+        "(autoCreateTopicEnable)"
+    )
 
 
 def _with_queue_nums(route: TopicRoute, queue_nums_max: int) -> TopicRoute:
