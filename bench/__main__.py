@@ -30,6 +30,7 @@ from bench import (
     load_generator,
     machine,
     peers,
+    pops,
     send,
     start_up,
 )
@@ -41,6 +42,7 @@ QUESTIONS: Final = (
     *send.QUESTIONS,
     *catch_up.QUESTIONS,
     *end_to_end.QUESTIONS,
+    *pops.QUESTIONS,
     *fan_out.QUESTIONS,
     *start_up.QUESTIONS,
     *idle_memory.QUESTIONS,

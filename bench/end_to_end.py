@@ -11,17 +11,18 @@ from bench.turn import Turn
 RATE: Final = 1_000
 _TIMES: Final = 2
 """Factor of the measured time against other questions, because of the low message rate."""
-_FIGURES: Final = (
+FIGURES: Final = (
     Figure("p50", "ms", limit=0.7),
     Figure("p99", "ms", limit=3),
     Figure("p99.9", "ms"),
 )
 
 
-def _measure(turn: Turn, flush: Flush) -> Values | None:
+def latencies(turn: Turn, flush: Flush, *, via: str, topic: str) -> Values | None:
+    """Return the latencies by `pull` or `pop`; None if the peer does not support them."""
     if not turn.supports("e2e"):
         return None
-    report = turn.load(flush, "e2e", times=_TIMES, topic="bench-e2e", rate=RATE, size=1024)
+    report = turn.load(flush, "e2e", times=_TIMES, topic=topic, rate=RATE, size=1024, via=via)
     latency = report["lat_us"]
     return {
         "p50": latency["p50"] / 1000,
@@ -34,8 +35,8 @@ def _question(flush: Flush) -> Question:
     return Question(
         name=f"e2e-{flush}",
         text=f"end to end at {RATE:,}/s by long poll, {flush} flush",
-        figures=_FIGURES,
-        measure=lambda turn: _measure(turn, flush),
+        figures=FIGURES,
+        measure=lambda turn: latencies(turn, flush, via="pull", topic="bench-e2e"),
     )
 
 
