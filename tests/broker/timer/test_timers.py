@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
+from kourou.broker.timer.timer_intake import INTAKE_INTERVAL_MS, SOON_MS, IntakePace
 from kourou.model import properties as names
 from kourou.model.message import Message
 from kourou.model.properties import encode_properties
@@ -35,6 +36,42 @@ def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
         assert message.properties[names.TIMER_DELIVER_MS] == str(due_at_ms)
 
     run(test)
+
+
+def test_a_message_that_is_due_soon_is_not_late_behind_others() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        await send_at(broker, b"far", broker.clock.now_ms() + 60_000)
+        due_at_ms = broker.clock.now_ms() + 5
+        await send_at(broker, b"near", due_at_ms)
+        await asyncio.sleep(1)
+        [message] = messages(broker)
+        assert message.body == b"near"
+        assert message.store_at_ms == due_at_ms
+
+    run(test)
+
+
+def test_messages_for_later_are_taken_in_together() -> None:
+    async def main() -> None:
+        woken: list[float] = []
+        loop = asyncio.get_running_loop()
+        pace = IntakePace(lambda: woken.append(loop.time()))
+        pace.begin()
+        began_s = loop.time()
+        for _ in range(10):
+            pace.placed(10_000)
+            pace.arrived()
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(1)
+        assert woken == [pytest.approx(began_s + INTAKE_INTERVAL_MS / 1000)]
+        pace.arrived()
+        assert len(woken) == 2, "after a rest at once"
+        pace.begin()
+        pace.placed(SOON_MS)
+        pace.arrived()
+        assert len(woken) == 3, "at once for what is due soon"
+
+    run_virtual(main())
 
 
 @pytest.mark.parametrize(

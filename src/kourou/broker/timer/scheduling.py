@@ -41,14 +41,20 @@ class TimerPlacement:
         config: the limits, and the broker's name.
         waiting_at: returns the number of messages due in the second of a time.
         random: selects the messages refused above the limit per second.
+        on_placed: called with the time in ms until a placed message is due.
     """
 
     def __init__(
-        self, config: LiveConfig, waiting_at: Callable[[int], int], random: Random
+        self,
+        config: LiveConfig,
+        waiting_at: Callable[[int], int],
+        random: Random,
+        on_placed: Callable[[int], None],
     ) -> None:
         self._config = config
         self._waiting_at = waiting_at
         self._random = random
+        self._on_placed = on_placed
 
     def place(
         self, topic: str, queue_id: int, properties: dict[str, str], now_ms: int
@@ -67,7 +73,9 @@ class TimerPlacement:
             )
         placed = schedule(topic, queue_id, properties, now_ms, config.timer_max_delay_sec * 1000)
         if placed.topic == TIMER_TOPIC:
-            self._check_congestion(int(properties[names.TIMER_DELIVER_MS]))
+            due_at_ms = int(properties[names.TIMER_DELIVER_MS])
+            self._check_congestion(due_at_ms)
+            self._on_placed(due_at_ms - now_ms)
         return placed
 
     def _check_congestion(self, due_at_ms: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from kourou.broker.context import BrokerContext
@@ -10,6 +12,7 @@ from kourou.broker.timer.near_slots import DueEntry, unit_due_ms
 from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.errors import MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
+from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import GetRequest, GetResult
 from kourou.store.timer.layouts import KIND_DEFAULT, PRECISION_MS, TimerUnit
 from kourou.store.timer.slot_choice import SlotChoice, choose_slot, roll_window_ms
@@ -19,6 +22,59 @@ from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_r
 log = logging.getLogger(__name__)
 
 _BYTES_MAX: Final = 1024 * 1024
+
+
+INTAKE_INTERVAL_MS: Final = 20
+"""Time between two intakes: each costs as much as the messages of several. A pop stores two in the
+timer topic, its checkpoint and its ack."""
+SOON_MS: Final = 1_000
+"""After a message that is due within this time, intakes follow each other at once for this time."""
+
+
+class IntakePace:
+    """Tells when the next intake is: soon enough for each due time, and otherwise rarely."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when an intake that was put off is due."""
+        self._wake = wake
+        self._began_at_ms = self._hurries_until_ms = 0
+        self._pause: asyncio.TimerHandle | None = None
+
+    def placed(self, delay_ms: int) -> None:
+        """Note that a message will arrive which is due after this time."""
+        if delay_ms <= SOON_MS:
+            self._hurries_until_ms = steady_ms() + SOON_MS
+
+    def begin(self) -> None:
+        """Note that an intake begins."""
+        self._began_at_ms = steady_ms()
+        self.stop()
+
+    def wait_ms(self) -> int:
+        """Return the time to the next intake; 0 if it is due."""
+        now_ms = steady_ms()
+        if now_ms < self._hurries_until_ms:
+            return 0
+        return max(0, self._began_at_ms + INTAKE_INTERVAL_MS - now_ms)
+
+    def arrived(self) -> None:
+        """Wake the intake for a message that arrived, now or when it is due."""
+        wait_ms = self.wait_ms()
+        if not wait_ms:
+            self._wake()
+        elif self._pause is None:
+            loop = asyncio.get_running_loop()
+            self._pause = loop.call_later(wait_ms / 1000, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        self._wake()
+
+    def stop(self) -> None:
+        """Forget an intake that was put off."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
 
 
 class OnEnqueued(Protocol):

@@ -41,7 +41,7 @@ from kourou.broker.timer.near_slots import (
 )
 from kourou.broker.timer.scheduling import TimerPlacement
 from kourou.broker.timer.timer_counts import TimerCounts
-from kourou.broker.timer.timer_intake import TimerIntake
+from kourou.broker.timer.timer_intake import IntakePace, TimerIntake
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import PutResult, PutStatus
@@ -90,6 +90,7 @@ class Timers:
         self._wake = asyncio.Event()
         self._slots = LoadedSlots(context, self._wake.set)
         self._intake = TimerIntake(context, counts, self._slots.enqueue)
+        self._pace = IntakePace(self._wake.set)
         self._delivered: Counter[DeliveryKey] = Counter()
         self._delivered_until_ms = 0
         self._recover_until = self._in_flight = 0
@@ -127,6 +128,7 @@ class Timers:
     async def stop(self) -> None:
         """Begin no more deliveries, and return when those in progress have ended."""
         self._is_stopping = True
+        self._pace.stop()
         if self._main is None or self._files is None:
             return
         self._wake.set()
@@ -141,6 +143,7 @@ class Timers:
     def abandon(self) -> None:
         """Stop at once, like a killed process."""
         self._is_stopping = True
+        self._pace.stop()
         self._slots.end()
         if self._main is not None:
             self._main.cancel()
@@ -148,7 +151,7 @@ class Timers:
     def on_arrivals(self) -> None:
         """Wake the intake if it is behind; called when messages became visible."""
         if self._intake.is_behind:
-            self._wake.set()
+            self._pace.arrived()
 
     # Recalls and readings
 
@@ -223,7 +226,7 @@ class Timers:
 
     def placement(self, random: Random) -> TimerPlacement:
         """Return the object that places scheduled messages."""
-        return TimerPlacement(self._config, self.waiting_at, random)
+        return TimerPlacement(self._config, self.waiting_at, random, self._pace.placed)
 
     def waiting_at(self, due_at_ms: int) -> int:
         """Return the number of messages that are due in the same second."""
@@ -248,6 +251,7 @@ class Timers:
 
     async def _step(self, files: TimerFiles) -> int | None:
         """Do all work that is due; return the time to the next check in ms, None for none."""
+        self._pace.begin()
         try:
             await self._intake.enqueue(BATCH_MESSAGES_MAX)
         except OSError as error:  # with a full disk, messages in memory are delivered nevertheless
@@ -258,9 +262,12 @@ class Timers:
         self._advance(files, now_ms)
         self._slots.load(files, now_ms)
         await self._deliver(now_ms)
-        if self._intake.is_behind and not self._intake.is_failing:
-            return 0
-        return self._wait_ms(files, self._clock.now_ms())
+        wait_ms = self._wait_ms(files, self._clock.now_ms())
+        lag = 0 if self._intake.is_failing else self._intake.lag
+        if not lag:
+            return wait_ms
+        intake_wait_ms = 0 if lag >= BATCH_MESSAGES_MAX else self._pace.wait_ms()
+        return intake_wait_ms if wait_ms is None else min(wait_ms, intake_wait_ms)
 
     def _wait_ms(self, files: TimerFiles, now_ms: int) -> int | None:
         """Return the time to the next work in ms; None if no message waits."""
