@@ -30,7 +30,8 @@ _CREATE_TOPIC, _MAX_OFFSET, _PULL, _SEND = 17, 30, 11, 310
 _FOUND: Final = 0
 
 
-def _frame(code: int, fields: dict[str, object], body: bytes = b"") -> bytes:
+def frame(code: int, fields: dict[str, object], body: bytes = b"") -> bytes:
+    """Return a request as Java's clients encode it."""
     header = {
         "code": code,
         "extFields": {name: str(value) for name, value in fields.items()},
@@ -44,7 +45,7 @@ def _frame(code: int, fields: dict[str, object], body: bytes = b"") -> bytes:
     return struct.pack(">II", 4 + len(text) + len(body), len(text)) + text + body
 
 
-class _Client(asyncio.Protocol):
+class RawClient(asyncio.Protocol):
     """One connection with at most one request in flight."""
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ class _Client(asyncio.Protocol):
             self._transport.abort()
 
 
-class _Group(_Client):
+class _Group(RawClient):
     """A group that pulls again after each answer."""
 
     def __init__(self, number: int, fan: _Fan) -> None:
@@ -97,7 +98,7 @@ class _Group(_Client):
     def pull(self, offset: int) -> None:
         """Send a long-polling pull for the offset."""
         self.write(
-            _frame(
+            frame(
                 _PULL,
                 {
                     "consumerGroup": f"bench-{self._number}",
@@ -140,12 +141,12 @@ class _Fan:
         """Return the CPU time of the processes in us per delivery."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
-        _, producer = await loop.create_connection(_Client, host, int(port))
-        await producer.request(_frame(_CREATE_TOPIC, {
+        _, producer = await loop.create_connection(RawClient, host, int(port))
+        await producer.request(frame(_CREATE_TOPIC, {
             "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
             "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
         }))  # fmt: skip
-        end = await producer.request(_frame(_MAX_OFFSET, {"topic": TOPIC, "queueId": 0}))
+        end = await producer.request(frame(_MAX_OFFSET, {"topic": TOPIC, "queueId": 0}))
         groups = []
         for number in range(GROUPS):
             _, group = await loop.create_connection(partial(_Group, number, self), host, int(port))
@@ -163,11 +164,11 @@ class _Fan:
             for client in (producer, *groups):
                 client.close()
 
-    async def _send(self, producer: _Client) -> None:
+    async def _send(self, producer: RawClient) -> None:
         """Send one message, and wait until all groups have received it."""
         self._missing = GROUPS
         self._all_received.clear()
-        await producer.request(_frame(_SEND, {
+        await producer.request(frame(_SEND, {
             "a": "bench", "b": TOPIC, "c": "TBW102", "d": 1, "e": 0, "f": 0,
             "g": int(time.time() * 1000), "h": 0, "i": "WAIT\x01true\x02", "j": 0, "k": "false",
             "m": "false",
