@@ -1,10 +1,11 @@
-"""Measures the catch-up rate of one `PushConsumer` with 1 KB messages.
+"""Measures the catch-up rate of one consumer with 1 KB messages.
 
     python -m bench.client_consume [--messages N] [--loop asyncio|uvloop] [--ways WAY,...]
 
 Starts a broker, fills 8 queues, and lets a new group consume them from their beginning, once for
-each way to consume: with a coroutine function, with a plain function on the consumer's threads, and
-with `async for`. Prints messages per second and the CPU time of this process per message, which is
+each way to consume: with a coroutine function, with a plain function on the consumer's threads,
+with `async for`, by pops (`mode="pop"`), and by a `SimpleConsumer` that acknowledges what it
+received at once. Prints messages per second and the CPU time of this process per message, which is
 comparable also on a busy machine.
 """
 
@@ -24,14 +25,24 @@ from rich.table import Table
 
 from bench import load_generator
 from bench.servers import Server, kourou
-from kourou import ConsumeFromWhere, MessageExt, PushConsumer, PushConsumerConfig
+from kourou import (
+    ConsumeFromWhere,
+    MessageExt,
+    PushConsumer,
+    PushConsumerConfig,
+    SimpleConsumer,
+    SimpleConsumerConfig,
+)
 
 TOPIC: Final = "bench-consume"
 MESSAGES: Final = 200_000
 BODY_BYTES: Final = 1024
 CONSUME_SECONDS_MAX: Final = 120
 """Timeout. If it is exceeded, messages are missing because the fill did not complete in time."""
-WAYS: Final = ("coroutine", "function", "async for")
+WAYS: Final = ("coroutine", "function", "async for", "pop", "receive")
+RECEIVERS: Final = 4
+RECEIVE_MAX: Final = 32
+RECEIVE_WAIT_MS: Final = 500
 
 
 class _Counter:
@@ -61,14 +72,43 @@ async def _iterate(consumer: PushConsumer, counter: _Counter) -> None:
             return
 
 
+async def _receive(consumer: SimpleConsumer, counter: _Counter) -> None:
+    while not counter.done.is_set():
+        messages = await consumer.receive(RECEIVE_MAX)
+        for message in messages:
+            counter.count(message)
+        await consumer.ack_all(messages)
+
+
+async def _receive_all(group: str, namesrv_addr: str, messages: int) -> tuple[float, float]:
+    counter = _Counter(messages)
+    config = SimpleConsumerConfig(
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET, wait_ms=RECEIVE_WAIT_MS
+    )
+    consumer = SimpleConsumer(group, namesrv_addr, config=config)
+    consumer.subscribe(TOPIC)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    async with asyncio.timeout(CONSUME_SECONDS_MAX), consumer, asyncio.TaskGroup() as receivers:
+        for _ in range(RECEIVERS):
+            receivers.create_task(_receive(consumer, counter))
+        await counter.done.wait()
+        took_s = time.perf_counter() - began_s
+        cpu_s = time.process_time() - began_cpu_s
+    return messages / took_s, cpu_s * 1e6 / messages
+
+
 async def consume(namesrv_addr: str, way: str, messages: int) -> tuple[float, float]:
     """Consume all messages of the topic; return messages per second and CPU us per message."""
-    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     group = f"{way.replace(' ', '-')}-{time.monotonic_ns()}"
+    if way == "receive":
+        return await _receive_all(group, namesrv_addr, messages)
+    config = PushConsumerConfig(
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET, mode="pop" if way == "pop" else "pull"
+    )
     consumer = PushConsumer(group, namesrv_addr, config=config)
     consumer.subscribe(TOPIC)
     counter = _Counter(messages)
-    if way == "coroutine":
+    if way in ("coroutine", "pop"):
         consumer.listen(counter.on_loop)
     elif way == "function":
         consumer.listen(counter.count)
@@ -102,7 +142,7 @@ def _run(loop: str, consuming: Coroutine[Any, Any, tuple[float, float]]) -> tupl
 
 
 def _print(rows: Sequence[tuple[str, float, float]], loop: str) -> None:
-    table = Table(title=f"one PushConsumer catching up on 1 KB messages, {loop}")
+    table = Table(title=f"one consumer catching up on 1 KB messages, {loop}")
     table.add_column("listener")
     table.add_column("messages/s", justify="right")
     table.add_column("CPU us a message", justify="right")
