@@ -40,6 +40,7 @@ MESSAGES_MAX: Final = 32
 
 _BATCH_BYTES_MAX: Final = 48 * 1024
 """Estimated size of one batch of acknowledgements; brokers refuse bodies above 64 KiB."""
+_OFFSETS_AT: Final = ReceiptHandle._fields.index("offset")
 _ACK_BYTES: Final = 256
 """Estimated size of one entry, without its names and bits."""
 _SPREAD_MAX: Final = 65_536
@@ -193,30 +194,24 @@ def batches_of(
     pool: ConnectionPool, group: str, messages: Iterable[PoppedMessage]
 ) -> Iterator[list[BatchAck]]:
     """Yield batches that acknowledge messages of one broker, each small enough for one request."""
-    offsets: dict[BatchAck, set[int]] = {}
-    group_name = with_namespace(pool.namespace, group)
+    receipts: dict[tuple[object, ...], tuple[str, ReceiptHandle]] = {}
+    bits: dict[tuple[object, ...], int] = {}
     for message in messages:
-        receipt, topic = message.receipt, with_namespace(pool.namespace, message.topic)
-        key = BatchAck(
-            group_name,
-            topic,
-            receipt.kind,
-            receipt.start_offset,
-            receipt.queue_id,
-            receipt.revive_queue,
-            receipt.pop_time_ms,
-            receipt.invisible_ms,
-        )
-        offsets.setdefault(key, set()).add(_offset_of(message))
+        receipt = message.receipt
+        # Receipts of one checkpoint differ only in their last fields, the offsets of the message.
+        key: tuple[object, ...] = message.topic, *receipt[:_OFFSETS_AT]
+        receipts.setdefault(key, (message.topic, receipt))
+        bits[key] = bits.get(key, 0) | 1 << (_offset_of(message) - receipt.start_offset)
     batch: list[BatchAck] = []
     size = 0
-    for key, ones in offsets.items():
-        bits = _bits(key.start_offset, ones)
-        ack_size = _ACK_BYTES + len(key.topic) + len(group_name) + len(bits) * 4 // 3
+    group_name = with_namespace(pool.namespace, group)
+    for key, (topic, receipt) in receipts.items():
+        ack = _batch_ack(receipt, with_namespace(pool.namespace, topic), group_name, bits[key])
+        ack_size = _ACK_BYTES + len(ack.topic) + len(group_name) + len(ack.bits) * 4 // 3
         if batch and size + ack_size > _BATCH_BYTES_MAX:
             yield batch
             batch, size = [], 0
-        batch.append(_with_bits(key, bits))
+        batch.append(ack)
         size += ack_size
     if batch:
         yield batch
@@ -227,25 +222,18 @@ def fits_batch(message: PoppedMessage) -> bool:
     return 0 <= _offset_of(message) - message.receipt.start_offset < _SPREAD_MAX
 
 
-def _with_bits(key: BatchAck, bits: bytes) -> BatchAck:
+def _batch_ack(receipt: ReceiptHandle, topic: str, group: str, bits: int) -> BatchAck:
     return BatchAck(
-        key.consumer_group,
-        key.topic,
-        key.retry,
-        key.start_offset,
-        key.queue_id,
-        key.revive_queue_id,
-        key.pop_time,
-        key.invisible_time,
-        bits,
+        group,
+        topic,
+        receipt.kind,
+        receipt.start_offset,
+        receipt.queue_id,
+        receipt.revive_queue,
+        receipt.pop_time_ms,
+        receipt.invisible_ms,
+        bits.to_bytes((bits.bit_length() + 7) // 8, "little"),
     )
-
-
-def _bits(start_offset: int, offsets: set[int]) -> bytes:
-    number = 0
-    for offset in offsets:
-        number |= 1 << (offset - start_offset)
-    return number.to_bytes((number.bit_length() + 7) // 8, "little")
 
 
 def _offset_of(message: PoppedMessage) -> int:

@@ -111,11 +111,12 @@ def read_pop_result(
     if answer.code != ResponseCode.SUCCESS:
         raise RemoteError.from_response(answer.code, answer.remark)
     receipts = _Receipts(answer.header(PopMessageResponseHeader), broker_name)
-    decoded = decode_pull_response(answer.body)
-    topic = subscription.topic
+    decoded = decode_pull_response(answer.body, PoppedMessage)
+    topic, has_tags = subscription.topic, bool(subscription.tags_set)
 
     def popped(message: MessageExt) -> PoppedMessage:
-        one = copy_as(PoppedMessage, message)
+        # One of an inner batch is not of this class yet.
+        one = message if isinstance(message, PoppedMessage) else copy_as(PoppedMessage, message)
         one.receipt = receipts.of(message)
         one.visible_at_s = now_s + one.receipt.invisible_ms / 1000
         one.broker_name = one.receipt.broker_name
@@ -129,7 +130,9 @@ def read_pop_result(
     messages: list[PoppedMessage] = []
     unmatched: list[PoppedMessage] = []
     for message in map(popped, decoded.messages):
-        (messages if matches_tag(subscription, message.tags) else unmatched).append(message)
+        # The tags are decoded only if they matter: it takes a third of the time of a message.
+        is_match = not has_tags or matches_tag(subscription, message.tags)
+        (messages if is_match else unmatched).append(message)
     unreadable = [UnreadablePop(popped(one.message), str(one.error)) for one in decoded.undecodable]
     return PopResult(messages, unmatched, unreadable)
 
@@ -149,6 +152,8 @@ class _Receipts:
         self._counts = parse_order_counts(header.order_count_info or "")
         kinds = {kind for kind, _ in (self._starts or offsets)}
         self._may_have_handles = not kinds or kinds != {NOT_RETRY}
+        # By topic and queue id: the kind of the topic, and the start offset.
+        self._places: dict[tuple[str, int], tuple[str, int | None]] = {}
 
     def see(self, messages: list[MessageExt]) -> None:
         """Derive missing start offsets from the first message of each queue."""
@@ -167,9 +172,14 @@ class _Receipts:
             if text is not None:
                 return decode_receipt_handle(text)
         header, offset = self._header, message.queue_offset
-        kind = topic_kind(message.topic)
+        place = message.topic, message.queue_id
+        found = self._places.get(place)
+        if found is None:
+            kind = topic_kind(message.topic)
+            found = self._places[place] = (kind, self._starts.get((kind, str(message.queue_id))))
+        kind, start = found
         return ReceiptHandle(
-            self._starts.get((kind, str(message.queue_id)), offset),
+            offset if start is None else start,
             header.pop_time,
             header.invisible_time,
             header.revive_qid,

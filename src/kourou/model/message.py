@@ -291,7 +291,11 @@ class MessageExt(_LazyFields):
 
 
 def message_from_record(
-    fields: tuple[Any, ...], topic: str, body: bytes, properties: bytes
+    fields: tuple[Any, ...],
+    topic: str,
+    body: bytes,
+    properties: bytes,
+    kind: type[MessageExt] = MessageExt,
 ) -> MessageExt:
     """Return the message of a stored record.
 
@@ -302,9 +306,10 @@ def message_from_record(
         topic: the decoded topic.
         body: the stored body.
         properties: the encoded property text.
+        kind: its class; the fields of a subclass are not set.
     """
     # Setting the slots here takes half the time of __init__ with decoded properties and hosts.
-    message = MessageExt.__new__(MessageExt)
+    message = kind.__new__(kind)
     message.topic = topic
     message.body = body
     # These slots belong to the base class; mypy does not see them in a dataclass with slots.

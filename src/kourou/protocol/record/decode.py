@@ -125,8 +125,13 @@ class DecodedResponse(NamedTuple):
     resume_offset: int | None
 
 
-def decode_pull_response(data: bytes) -> DecodedResponse:
+def decode_pull_response(data: bytes, kind: type[MessageExt] = MessageExt) -> DecodedResponse:
     """Decode the body of a response to a pull; a malformed body does not affect other messages.
+
+    Args:
+        data: the records.
+        kind: the class of the messages, except of those in inner batches; the fields of a subclass
+            are not set.
 
     Raises:
         MalformedMessageError: the header of the first record cannot be decoded, so its offset and
@@ -139,14 +144,14 @@ def decode_pull_response(data: bytes) -> DecodedResponse:
     budget = DECOMPRESSED_TOTAL_MAX
     while at < end:
         count = len(messages)
-        at = decode_plain(data, at, end, messages)
+        at = decode_plain(data, at, end, messages, kind)
         if len(messages) > count:
             next_offset = messages[-1].queue_offset + 1
         if at == end:
             break
         limit = min(budget, DECOMPRESSED_SIZE_MAX)
         try:
-            message = _build_message(data, read_record(data, at, check_crc=False))
+            message = _build_message(data, read_record(data, at, check_crc=False), kind)
             at += message.store_size
             stored = (message.body, message.sys_flag)
             try:
@@ -170,7 +175,13 @@ def decode_pull_response(data: bytes) -> DecodedResponse:
     return DecodedResponse(messages, undecodable, None)
 
 
-def decode_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> int:
+def decode_plain(
+    data: bytes,
+    at: int,
+    end: int,
+    messages: list[MessageExt],
+    kind: type[MessageExt] = MessageExt,
+) -> int:
     """Append the messages of the plain records from byte `at` on; return the end of the last one.
 
     A plain record is a complete v1 record with IPv4 hosts whose body is neither compressed nor a
@@ -210,18 +221,21 @@ def decode_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> 
             except UnicodeDecodeError:
                 break
         properties = data[properties_start:record_end]
-        messages.append(message_from_record(fields, topic, body, properties))
+        messages.append(message_from_record(fields, topic, body, properties, kind))
         at = record_end
     return at
 
 
-def _build_message(buffer: Buffer, record: RecordHeader) -> MessageExt:
+def _build_message(
+    buffer: Buffer, record: RecordHeader, kind: type[MessageExt] = MessageExt
+) -> MessageExt:
     body_start, properties_start = record.body_start, record.properties_start
     return message_from_record(
         (*record[:16], record.body_size),
         record.topic,
         bytes(buffer[body_start : body_start + record.body_size]),
         bytes(buffer[properties_start : properties_start + record.properties_size]),
+        kind,
     )
 
 
