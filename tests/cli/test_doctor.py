@@ -16,6 +16,7 @@ from kourou.cli.doctor import (
     judge_address,
     judge_clock,
     judge_from_outside,
+    judge_groups,
     judge_store,
 )
 from kourou.cli.doctor_machine import (
@@ -309,3 +310,11 @@ def test_unreachable_name_server_is_wrong_if_it_was_named(
     assert "kourou serve" in text
     assert "found" in lines[-1]
     assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80
+
+
+def test_groups_whose_members_differ_are_a_problem_with_a_remedy() -> None:
+    assert judge_groups("b", {}) == []
+    (finding,) = judge_groups("b", {"kourouDifferingGroups": "billing,thumbs"})
+    assert finding.state is State.WRONG
+    assert "different subscriptions in 2 groups: billing, thumbs" in finding.detail
+    assert "kourou group describe billing" in (finding.remedy or "")

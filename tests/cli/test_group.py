@@ -15,7 +15,7 @@ from kourou import blocking
 from kourou.cli import options
 from kourou.cli.group_changes import parse_settings
 from kourou.cli.main import app
-from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.consumer_config import PushConsumerConfig, SimpleConsumerConfig
 from kourou.errors import UsageError
 from kourou.model.group import ConsumeFromWhere
 from kourou.testing.process import Outcome, Serving
@@ -43,6 +43,18 @@ def subscribed(
     listen(lambda message: got.put(message.body.decode()))
     with consumer:
         yield consumer.client_id, got
+
+
+@contextmanager
+def popping(
+    serving: Serving, group: str, topic: str, tags: str
+) -> Iterator[blocking.SimpleConsumer]:
+    """Yield a simple consumer, which sends its heartbeat with its first receive."""
+    config = SimpleConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer = blocking.SimpleConsumer(group, serving.namesrv, config=config)
+    consumer.subscribe(topic, tags)
+    with consumer:
+        yield consumer
 
 
 def consumed(kourou: Kourou, group: str, topic: str, count: int) -> None:
@@ -125,6 +137,49 @@ def test_one_queue_is_reset_to_an_offset_and_backlog_is_skipped(kourou: Kourou) 
     assert "skips 3 messages" in planned.out
     assert "skips 3 messages" in skipped.out
     assert document(kourou("group", "describe", "g-one", "--json"))["lag"] == 0
+
+
+def test_group_that_pops_is_described(kourou: Kourou, serving: Serving) -> None:
+    topic, group = "g-popped-topic", "g-popped"
+    kourou("topic", "create", topic, "--queues", "1")
+    for body in ("a", "b", "c"):
+        kourou("send", topic, body, "--tag", "eu")
+    with popping(serving, group, topic, "eu") as one:
+        assert len(one.receive(2, invisible_ms=60_000)) == 2
+        shown = kourou("group", "describe", group).out
+        with popping(serving, group, topic, "us") as other:
+            assert other.receive(wait_ms=1_000) == []
+            differing = kourou("group", "describe", group).out
+            doctor = kourou("doctor", "--namesrv", serving.namesrv, "--port", "1").out
+        described = document(kourou("group", "describe", group, "--json"))
+
+    (queue,) = described["queues"]
+    assert (queue["in_flight"], queue["lag"], queue["blocked"]) == (2, 0, None)
+    assert described["consume_type"] == "CONSUME_POP"
+    assert described["modes"] == [
+        {"topic": topic, "broker": "broker-a", "mode": "pull", "share": 0, "is_set": False}
+    ]
+    assert described["revive_lag"] == [{"broker": "broker-a", "messages": 0, "ms": 0}]
+    assert "2 messages in flight\nrevival on broker-a: nothing is late\n" in shown
+    assert "pull (default)" in shown
+    assert "SUBSCRIPTIONS DIFFER" not in shown
+    assert f"{topic}: 'eu' by {one.client_id}, 'us' by " in differing
+    assert f"kourou group describe {group}" in " ".join(doctor.split())
+
+
+def test_mode_of_a_group_is_set_and_described(kourou: Kourou) -> None:
+    consumed(kourou, "g-mode", "g-mode-topic", 1)
+    made = kourou("group", "set-mode", "g-mode", "g-mode-topic", "pop", "--share", "1")
+    shown = kourou("group", "describe", "g-mode").out
+    back = kourou("group", "set-mode", "g-mode", "g-mode-topic", "pull")
+
+    assert made.out == "g-mode pops g-mode-topic on broker-a\n"
+    assert "pop, 1 other member at a queue" in shown
+    assert "members that broadcast, or lock queues to consume in order, pull in any mode" in shown
+    assert back.out == "g-mode pulls g-mode-topic on broker-a\n"
+    described = kourou("group", "describe", "g-mode").out
+    assert "pull" in described
+    assert "in flight" not in described
 
 
 @pytest.mark.parametrize(

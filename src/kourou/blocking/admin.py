@@ -42,6 +42,7 @@ class AdminClient(Blocking[AsyncAdminClient]):
     describe_groups = blocking_method(AsyncAdminClient.describe_groups)
     group_config = blocking_method(AsyncAdminClient.group_config)
     group_list = blocking_method(AsyncAdminClient.group_list)
+    group_pops = blocking_method(AsyncAdminClient.group_pops)
     request_modes = blocking_method(AsyncAdminClient.request_modes)
     set_request_mode = blocking_method(AsyncAdminClient.set_request_mode)
     update_group = blocking_method(AsyncAdminClient.update_group)

@@ -295,6 +295,7 @@ async def _check_broker(
         judge_address(name, address, servers, info.get("brokerVersionDesc", "?")),
         judge_clock(name, info, now_ms),
         judge_store(name, info),
+        *judge_groups(name, info),
     ]
 
 
@@ -344,6 +345,22 @@ def judge_store(name: str, info: Mapping[str, str]) -> Finding:
         text = f"{behind / 1024**2:,.0f} MiB are stored but not yet visible to consumers"
         return Finding(State.NOTE, check, text, "wait; if it grows, the disk is too slow")
     return Finding(State.OK, check, f"accepts sends, its disk is {ratio:.0%} full")
+
+
+def judge_groups(name: str, info: Mapping[str, str]) -> list[Finding]:
+    """Return a finding if a broker reports groups whose members have different subscriptions.
+
+    Only Kourou's brokers report them.
+    """
+    groups = list(filter(None, info.get("kourouDifferingGroups", "").split(",")))
+    if not groups:
+        return []
+    text = (
+        f"members have different subscriptions in {counted(len(groups), 'group')}: "
+        f"{', '.join(groups)}; they lose each other's messages"
+    )
+    remedy = f"see `kourou group describe {groups[0]}`, and give all members the same subscriptions"
+    return [Finding(State.WRONG, f"groups of {name}", text, remedy)]
 
 
 def _reason(error: KourouError) -> str:

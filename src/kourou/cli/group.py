@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kourou.cli import group_changes, group_offsets, output
+from kourou.cli import group_changes, group_modes, group_offsets, output
 from kourou.cli.admin_session import AdminSession
 from kourou.cli.exits import FAILED, one_line, print_stderr
 from kourou.cli.options import (
@@ -18,7 +18,7 @@ from kourou.cli.options import (
     Namesrv,
     Timeout,
 )
-from kourou.client.administration.admin import AdminClient, GroupDescription
+from kourou.client.administration.admin import AdminClient, GroupDescription, GroupPops
 from kourou.errors import KourouError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.host import NAMESRV_DEFAULT
@@ -53,6 +53,12 @@ COMMITTED is the queue offset of the group's next message, NEXT the offset of th
 stored; LAG is the difference. Messages that are being handled count as lag. LOCKED BY is the member
 that has locked the queue, in a group that consumes in order. The lock expires a minute after its
 member crashed. If the subscriptions of members differ, they are listed: make them equal.
+
+IN FLIGHT is the number of messages that members have popped and not settled; they are behind
+COMMITTED, and LAG does not count them. MODE is how members read a topic if brokers assign their
+queues: `kourou group set-mode` changes it. The lag of revival is how late a broker makes messages
+visible again that were popped and not acknowledged. Only Kourou's brokers report messages in flight
+and the time of that lag.
 
 \b
 Examples:
@@ -109,15 +115,17 @@ def describe(
 
     async def act(
         admin: AdminClient,
-    ) -> tuple[GroupDescription, dict[str, SubscriptionGroup]]:
+    ) -> tuple[GroupDescription, GroupPops, dict[str, SubscriptionGroup]]:
         description = await admin.describe_group(group)
-        return description, await admin.group_config(group) if settings or as_json else {}
+        pops = await admin.group_pops(group)
+        return description, pops, await admin.group_config(group) if settings or as_json else {}
 
-    found, configs = AdminSession(namesrv, timeout).run(act)
+    found, pops, configs = AdminSession(namesrv, timeout).run(act)
     if as_json:
-        output.print_json(_description_json(found, configs))
+        output.print_json(_description_json(found, configs) | group_modes.pops_json(pops))
         return
     _print_description(found)
+    group_modes.print_pops(found, pops)
     if settings:
         output.print_line("")
         group_changes.print_settings(configs)
@@ -134,9 +142,9 @@ def _print_description(found: GroupDescription) -> None:
         output.print_line("no live member")
     print_differences(found.differences)
     output.print_line("")
-    heads = ["TOPIC", "BROKER", "QUEUE", "COMMITTED", "NEXT", "LAG", "LAST CONSUMED", "LOCKED BY"]
-    if not any(at.lock_holder for at in found.offsets.values()):
-        heads.pop()
+    heads = ["TOPIC", "BROKER", "QUEUE", "COMMITTED", "NEXT", "LAG", "LAST CONSUMED"]
+    has_locks = any(at.lock_holder for at in found.offsets.values())
+    is_popped = any(at.in_flight for at in found.offsets.values())
     rows = [
         (
             queue.topic,
@@ -146,11 +154,13 @@ def _print_description(found: GroupDescription) -> None:
             at.broker_offset,
             at.broker_offset - at.consumer_offset,
             output.time_text(at.last_timestamp),
-            at.lock_holder or "",
+            *([at.in_flight or 0] if is_popped else []),
+            *([at.lock_holder or ""] if has_locks else []),
         )
         for queue, at in found.offsets.items()
     ]
-    output.print_table(heads, [row[: len(heads)] for row in rows])
+    heads += ["IN FLIGHT"] * is_popped + ["LOCKED BY"] * has_locks
+    output.print_table(heads, rows)
     output.print_line("")
     output.print_line(f"{output.counted(found.lag, 'message')} behind")
 
@@ -174,6 +184,8 @@ def _description_json(
                 "lag": at.broker_offset - at.consumer_offset,
                 "last_consumed_store_at_ms": at.last_timestamp or None,
                 "locked_by": at.lock_holder,
+                "in_flight": at.in_flight or 0,
+                "blocked": at.block_reason,
             }
             for queue, at in found.offsets.items()
         ],
@@ -416,8 +428,8 @@ app.command("delete", help=group_changes.DELETE_HELP, short_help="Delete a group
     group_changes.delete
 )
 app.command(
-    "set-mode", help=group_changes.SET_MODE_HELP, short_help="Choose pull or pop for a topic."
-)(group_changes.set_mode)
+    "set-mode", help=group_modes.SET_MODE_HELP, short_help="Choose pull or pop for a topic."
+)(group_modes.set_mode)
 app.command(
     "connections",
     help=CONNECTIONS_HELP,

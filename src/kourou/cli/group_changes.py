@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -20,7 +19,6 @@ from kourou.cli.options import (
     Namesrv,
     OnBroker,
     Timeout,
-    TopicName,
     Yes,
     confirm,
     key_values,
@@ -250,53 +248,3 @@ def _print_changed(
         output.print_json({"group": group, "settings": settings_json(configs)})
         return
     output.print_line(f"{group}: {verb} on {', '.join(configs)}")
-
-
-SET_MODE_HELP: Final = """\
-Choose whether the members of GROUP pull or pop TOPIC, if brokers assign the queues.
-
-The mode applies to members whose queues are assigned by brokers (client_rebalance=False, in Java
-clientRebalance), while they run. Others go on as they are: ordered and broadcasting members pull,
-and members with mode="pop" pop.
-
-\b
-Examples:
-  kourou group set-mode billing OrderPlaced pull
-  kourou group set-mode billing OrderPlaced pop --share 2     three members pop each queue
-"""
-
-
-class Mode(StrEnum):
-    """The consume mode of members."""
-
-    PULL = "pull"
-    POP = "pop"
-
-
-def set_mode(
-    group: GroupName,
-    topic: TopicName,
-    mode: Annotated[Mode, typer.Argument(metavar="pull|pop", show_default=False)],
-    *,
-    share: Annotated[
-        int,
-        typer.Option("--share", metavar="N", help="With pop: other members that share a queue."),
-    ] = 0,
-    broker: OnBroker = None,
-    namesrv: Namesrv = NAMESRV_DEFAULT,
-    timeout: Timeout = TIMEOUT_DEFAULT_S,
-    as_json: AsJson = False,
-) -> None:
-    """Set the mode on all brokers of the topic."""
-    check_group(group)
-    names = AdminSession(namesrv, timeout).run(
-        lambda admin: admin.set_request_mode(
-            topic, group, is_pop=mode is Mode.POP, share_queues=share, broker_name=broker
-        )
-    )
-    if as_json:
-        result = {"group": group, "topic": topic, "mode": mode.value, "share": share}
-        output.print_json(result | {"brokers": names})
-        return
-    verb = "pops" if mode is Mode.POP else "pulls"
-    output.print_line(f"{group} {verb} {topic} on {', '.join(names)}")

@@ -88,6 +88,17 @@ def test_difference_is_logged_once_until_it_ends(caplog: pytest.LogCaptureFixtur
     assert len(caplog.records) == 2
 
 
+def test_difference_that_heartbeats_show_is_not_logged_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    filters = PoppedFilters(lambda group: group == "g")
+    with caplog.at_level(logging.WARNING):
+        note(filters, ONE, "a")
+        note(filters, TWO, "b")
+    assert not caplog.records
+    assert filters.groups(0) == ["g"]
+
+
 def test_number_of_filters_and_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(popped_filters, "KEYS_MAX", 2)
     filters = PoppedFilters()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -47,7 +48,9 @@ class _Filters:
 class PoppedFilters:
     """The filters with which clients popped lately, by group and topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_named: Callable[[str], bool] = lambda _group: False) -> None:
+        """Start empty; groups for which `is_named` is true are not logged a second time."""
+        self._is_named = is_named
         self._groups: dict[str, dict[str, _Filters]] = defaultdict(dict)
         self._count = 0
         self._reports = LogRate()
@@ -108,6 +111,8 @@ class PoppedFilters:
             filters.reported = frozenset()
         elif not filters.reported.issuperset(filters.uses):
             filters.reported = frozenset(filters.uses)
+            if self._is_named(group):
+                return
             suppressed = self._reports.take(use.at_ms / 1000)
             if suppressed is not None:
                 log.warning(

@@ -67,7 +67,7 @@ class Popping:
         self.invisible: Final = InvisibleMessages(
             self.in_flight, tables.order_infos.infos, context.clock
         )
-        self.filters: Final = PoppedFilters()
+        self.filters: Final = PoppedFilters(self._has_differences)
         self.counts: Final = PopCounts()
         self.holds: Final = PopHolds(self._hold_limits, _retry_topics)
         self.notification_holds: Final = PopHolds(
@@ -265,6 +265,11 @@ class Popping:
         if isinstance(record, PopCheckpoint):
             return not self._copies.needs_checkpoint(record.key, record.revive_at_ms)
         return not self._copies.needs_ack(record.key, timer.due_at_ms)
+
+    def _has_differences(self, group: str) -> bool:
+        """Return whether the heartbeats of a group's members differ, which is logged there."""
+        live = self._context.clients.consumer_group(group)
+        return live is not None and not live.member_subscriptions.is_consistent
 
     def _is_blocked(self, queue: PopQueue, attempt_id: str | None) -> bool:
         return self.ordered.block(queue, attempt_id) is not None

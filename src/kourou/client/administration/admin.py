@@ -8,6 +8,7 @@ from kourou.client.administration.admin_dead_letters import DeadLetterAdmin, Dea
 from kourou.client.administration.admin_groups import GroupAdmin, GroupDescription
 from kourou.client.administration.admin_namesrv import NamesrvAdmin
 from kourou.client.administration.admin_offsets import OffsetAdmin, OffsetReset, QueueEnd
+from kourou.client.administration.admin_pops import GroupPops, PopAdmin, ReviveLag, TopicMode
 from kourou.client.administration.admin_topics import DEFAULT_QUEUES, TopicAdmin
 from kourou.client.administration.admin_traces import TraceAdmin, TraceStep
 
@@ -16,9 +17,12 @@ __all__ = [
     "AdminClient",
     "DeadMessage",
     "GroupDescription",
+    "GroupPops",
     "OffsetReset",
     "QueueEnd",
     "Redrive",
+    "ReviveLag",
+    "TopicMode",
     "TopicRates",
     "TraceStep",
 ]
@@ -33,6 +37,7 @@ class AdminClient(
     ClientAdmin,
     BrokerAdmin,
     NamesrvAdmin,
+    PopAdmin,
 ):
     """Describes and changes the topics, groups, offsets and servers of a cluster.
 
