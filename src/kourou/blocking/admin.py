@@ -54,6 +54,8 @@ class AdminClient(Blocking[AsyncAdminClient]):
     skip_backlog = blocking_method(AsyncAdminClient.skip_backlog)
 
     # Messages
+    explain_message = blocking_method(AsyncAdminClient.explain_message)
+    explain_missing = blocking_method(AsyncAdminClient.explain_missing)
     message_at = blocking_method(AsyncAdminClient.message_at)
     message_by_id = blocking_method(AsyncAdminClient.message_by_id)
     message_trace = blocking_method(AsyncAdminClient.message_trace)

@@ -13,7 +13,7 @@ from kourou.cli import output
 from kourou.cli.admin_session import AdminSession, admin_config
 from kourou.cli.exits import UNREACHABLE, one_line, print_stderr
 from kourou.cli.group_offsets import members_of
-from kourou.cli.message import find_messages
+from kourou.cli.message_search import find_messages
 from kourou.cli.message_text import details_json, instant_text, position_text, print_details
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,

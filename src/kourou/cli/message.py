@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import re
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -16,6 +15,8 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import GRACE_S, AdminSession
 from kourou.cli.exits import one_line, print_stderr
+from kourou.cli.message_explain import EXPLAIN_HELP, explain
+from kourou.cli.message_search import find_messages
 from kourou.cli.message_text import details_json, message_printer, print_details
 from kourou.cli.message_trace import TRACE_HELP, trace
 from kourou.cli.options import (
@@ -43,14 +44,10 @@ from kourou.client.sending.producer import Producer
 from kourou.clock import SystemClock
 from kourou.errors import (
     GroupNotFoundError,
-    InvalidMessageError,
-    QueryNotFoundError,
-    TransportError,
     UsageError,
 )
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.message import MessageExt
-from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TOOLS_GROUP, check_topic
 
@@ -60,9 +57,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Find and show messages, print those of a time range, recall scheduled messages.",
 )
-
-_POSITION: Final = re.compile(r"([^/]+)/([0-9]{1,9})@([0-9]{1,18})")
-_PORT_MAX: Final = 65_535
 
 SHOW_HELP: Final = """\
 Show all details of one message of TOPIC.
@@ -225,39 +219,6 @@ async def _print(
                     if seen == count_max:
                         break
     return seen
-
-
-async def find_messages(admin: AdminClient, topic: str, text: str) -> list[MessageExt]:
-    """Return the message with this id or position, with its copies."""
-    if position := _POSITION.fullmatch(text):
-        queue = MessageQueue(topic, position[1], int(position[2]))
-        return [await admin.message_at(queue, int(position[3]))]
-    if _is_offset_id(text):
-        try:
-            return [await admin.message_by_id(text)]
-        except (QueryNotFoundError, TransportError):
-            pass  # a unique id can look like an offset id; try it as one below
-    try:
-        return await admin.messages_by_unique_key(topic, text)
-    except QueryNotFoundError as error:
-        if "/" not in text:
-            raise
-        form = "a position has the form BROKER/QUEUE@OFFSET, such as broker-a/0@17"
-        reason = f"no message of {topic} has the id {text}; {form}"
-        raise QueryNotFoundError(error.code, reason) from error
-
-
-def _is_offset_id(text: str) -> bool:
-    """Return whether an id can be an offset message id.
-
-    An offset id contains a port. In the same bytes, a unique id of a producer contains its process
-    id and other data, which mostly exceed the highest port.
-    """
-    try:
-        (_, port), physical_offset = decode_offset_msg_id(text)
-    except InvalidMessageError:
-        return False
-    return 0 < port <= _PORT_MAX and physical_offset >= 0
 
 
 async def _groups(admin: AdminClient, message: MessageExt) -> dict[str, bool]:
@@ -430,3 +391,4 @@ async def _fill(
 
 app.command(help=TRACE_HELP)(trace)
 app.command(help=RECALL_HELP, short_help="Recall a scheduled message.")(recall)
+app.command(help=EXPLAIN_HELP, short_help="Explain why a message was not delivered.")(explain)

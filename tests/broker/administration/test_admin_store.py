@@ -114,3 +114,16 @@ def test_queue_files_of_a_read_only_store_are_not_removed() -> None:
         await broker.stop()
 
     run_virtual(main())
+
+
+def test_export_of_pops_succeeds_unless_the_store_holds_some_that_are_not_read() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rollback = broker.admin.store.on_pop_rollback
+        assert (await broker.ask(rollback)).code == 0
+        broker.disk.make_directory("kvStore")
+        broker.disk.write("kvStore/CURRENT", 0, [b"MANIFEST-000004"])
+        answer = await broker.ask(rollback)
+        assert answer.code == 1
+        assert "Start the Java broker once more" in (answer.remark or "")
+
+    run_with_broker(test)

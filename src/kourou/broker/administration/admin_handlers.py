@@ -82,6 +82,7 @@ class AdminHandlers:
             RequestCode.GET_ALL_DELAY_OFFSET: offsets.on_get_all_delay_offset,
             RequestCode.QUERY_CONSUME_QUEUE: store.on_query_consume_queue,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: store.on_clean_expired_consume_queue,
+            RequestCode.POP_ROLLBACK: store.on_pop_rollback,
             RequestCode.CLEAN_UNUSED_TOPIC: store.on_clean_unused_topic,
             RequestCode.DELETE_EXPIRED_COMMITLOG: store.on_delete_expired_commitlog,
         }

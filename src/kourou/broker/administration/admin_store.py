@@ -13,6 +13,7 @@ from typing import Final
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.invisible import InvisibleMessages
+from kourou.broker.popping.pop_config import find_kv_store
 from kourou.broker.pulling.consumer_filters import ConsumerFilters
 from kourou.broker.pulling.message_filters import FilterBits, MessageFilter
 from kourou.broker.writing.queue_deletion import QueueDeletion
@@ -72,6 +73,7 @@ class StoreAdminHandlers:
         self._queue_deletion = queue_deletion
         self._retention = retention
         self._invisible = invisible
+        self._disk = context.disk
         self._offload = context.offload
         self._later = context.later
 
@@ -186,6 +188,24 @@ class StoreAdminHandlers:
         """Serve 329: let the next 20 runs of retention remove expired messages at any hour."""
         self._retention.request()
         return response(request.command)
+
+    def on_pop_rollback(self, request: Request) -> None:
+        """Serve 200056: export the pops of RocksDB's pop store, as mqadmin exportPopRecord asks.
+
+        Without that store there is nothing to export, and the answer is success, as in Java. Kourou
+        cannot read one.
+
+        Raises:
+            RemoteSystemError: the store directory holds one.
+        """
+
+        async def serve() -> RemotingCommand:
+            kv_store = await self._offload(find_kv_store, self._disk)
+            if kv_store is not None:
+                raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, kv_store)
+            return response(request.command)
+
+        self._later.answer(request, serve)
 
 
 def _entries(

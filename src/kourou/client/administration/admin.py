@@ -5,17 +5,21 @@ from __future__ import annotations
 from kourou.client.administration.admin_brokers import BrokerAdmin, TopicRates
 from kourou.client.administration.admin_clients import ClientAdmin
 from kourou.client.administration.admin_dead_letters import DeadLetterAdmin, DeadMessage, Redrive
+from kourou.client.administration.admin_explain import ExplainAdmin
 from kourou.client.administration.admin_groups import GroupAdmin, GroupDescription
 from kourou.client.administration.admin_namesrv import NamesrvAdmin
 from kourou.client.administration.admin_offsets import OffsetAdmin, OffsetReset, QueueEnd
 from kourou.client.administration.admin_pops import GroupPops, PopAdmin, ReviveLag, TopicMode
 from kourou.client.administration.admin_topics import DEFAULT_QUEUES, TopicAdmin
 from kourou.client.administration.admin_traces import TraceAdmin, TraceStep
+from kourou.client.administration.explanations import DeliveryState, Explanation
 
 __all__ = [
     "DEFAULT_QUEUES",
     "AdminClient",
     "DeadMessage",
+    "DeliveryState",
+    "Explanation",
     "GroupDescription",
     "GroupPops",
     "OffsetReset",
@@ -34,6 +38,7 @@ class AdminClient(
     OffsetAdmin,
     DeadLetterAdmin,
     TraceAdmin,
+    ExplainAdmin,
     ClientAdmin,
     BrokerAdmin,
     NamesrvAdmin,

@@ -91,7 +91,7 @@ class PopAdmin(AdminCalls):
         info = await self.cluster_info()
         masters = await self._masters()
         live, modes, lags = await asyncio.gather(
-            call_all(masters, lambda server: _live(server, group)),
+            call_all(masters, lambda server: live_consumers(server, group)),
             asyncio.gather(*(self._modes(name, one, group) for name, one in masters.items())),
             asyncio.gather(
                 *(revive_lag(one, info.brokers[name].cluster) for name, one in masters.items())
@@ -117,7 +117,7 @@ class PopAdmin(AdminCalls):
             server.request_body(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE),
             broker_config(server),
             admin_groups.consume_stats(server, group),
-            _live(server, group),
+            live_consumers(server, group),
         )
         table = own_entries(
             self._config.namespace, decode_message_request_modes(body).message_request_mode_map
@@ -137,7 +137,8 @@ class PopAdmin(AdminCalls):
         ]
 
 
-async def _live(server: Server, group: str) -> ConsumerConnection | None:
+async def live_consumers(server: Server, group: str) -> ConsumerConnection | None:
+    """Return the live members of a group on one broker; None if it has none."""
     try:
         return await admin_clients.consumer_connection(server, group)
     except ConsumerNotOnlineError:
