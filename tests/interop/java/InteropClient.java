@@ -26,6 +26,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  *   produce NAMESRV TOPIC COUNT     sends COUNT messages: single, asynchronous, one-way and batched in turn
  *   consume NAMESRV GROUP TOPIC TAGS EXPECTED FAILURES SECONDS
  *                                   push-consumes; each message's first FAILURES deliveries ask for a retry
+ *   share NAMESRV GROUP TOPIC SECONDS
+ *                                   push-consumes for SECONDS as a member that asks its broker whether to pull or pop
  *   broadcast NAMESRV GROUP TOPIC EXPECTED SECONDS
  *                                   push-consumes as a member that gets every message
  *   pull NAMESRV GROUP TOPIC EXPECTED SECONDS
@@ -54,6 +56,7 @@ public final class InteropClient {
                 consume(args[1], args[2], args[3], args[4], "CLUSTERING", Integer.parseInt(args[5]),
                     Integer.parseInt(args[6]), Integer.parseInt(args[7]));
                 break;
+            case "share": share(args[1], args[2], args[3], Integer.parseInt(args[4])); break;
             case "broadcast":
                 consume(args[1], args[2], args[3], "*", "BROADCASTING", Integer.parseInt(args[4]),
                     0, Integer.parseInt(args[5]));
@@ -149,6 +152,22 @@ public final class InteropClient {
         consumer.start();
         System.out.println("done " + done.await(seconds, TimeUnit.SECONDS));
         Thread.sleep(500); // what listeners just said is noted
+        consumer.shutdown();
+    }
+
+    private static void share(String namesrv, String group, String topic, int seconds) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPollNameServerInterval(1000);
+        consumer.setClientRebalance(false);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            print(messages.get(0), 1);
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        Thread.sleep(seconds * 1000L);
         consumer.shutdown();
     }
 
