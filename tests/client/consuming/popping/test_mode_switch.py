@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -178,6 +179,50 @@ def test_members_of_both_modes_lose_nothing_while_modes_flip() -> None:
         assert len(counts) == 1_000
         duplicates = counts.total() - 1_000
         assert duplicates < 30, duplicates
+
+    with_brokers(body, brokers=2)
+
+
+def test_members_that_come_go_and_are_killed_lose_nothing_while_modes_flip() -> None:
+    async def body(w: Recording) -> None:
+        handled = Counter[bytes]()
+        chance = random.Random(7)
+        names = (f"m{number}" for number in range(100))
+
+        async def work(message: MessageExt) -> None:
+            await asyncio.sleep(0.02)
+            handled[message.body] += 1
+
+        async def joined() -> PushConsumer:
+            options: dict[str, Any] = {"client_rebalance": False, "pop_invisible_ms": 10_000}
+            consumer = w.consumer(work, instance_name=next(names), **options)
+            await consumer.start()
+            return consumer
+
+        members = [await joined() for _ in range(3)]
+
+        async def churn() -> None:
+            for number in range(8):
+                await set_mode(w, is_pop=number % 2 == 0)
+                await asyncio.sleep(chance.uniform(1, 5))
+                at = chance.randrange(3)
+                if number % 2:
+                    members[at].abort()
+                else:
+                    await members[at].close()
+                members[at] = await joined()
+
+        churning = asyncio.create_task(churn())
+        async with w.cluster.producer() as producer:
+            for one in bodies(500):
+                await producer.send(Message(TOPIC, one))
+                await asyncio.sleep(0.05)
+        await churning
+        await w.until(lambda: len(handled) == 500, 300)
+        await asyncio.sleep(60)
+        for member in members:
+            await member.close()
+        assert handled.total() - len(handled) < 100
 
     with_brokers(body, brokers=2)
 
