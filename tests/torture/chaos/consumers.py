@@ -57,6 +57,7 @@ def config_for(name: str, **options: object) -> PushConsumerConfig:
         "lock_interval_ms": 2_000,
         "lock_expiry_ms": 6_000,
         "heartbeat_interval_ms": 5_000,
+        "request_timeout_ms": 10_000,
         **options,
     }
     return PushConsumerConfig(**given)  # type: ignore[arg-type]

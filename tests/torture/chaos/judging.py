@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from kourou import MessageExt, PullConsumer
@@ -13,6 +14,7 @@ from tests.torture.chaos.ledger import (
     GROUPS,
     MIXED,
     ORDERS,
+    POP_TOPICS,
     TRIES_MAX,
     Ledger,
     body_of,
@@ -24,6 +26,7 @@ from tests.torture.chaos.ledger import (
     kind,
     must_deliver,
 )
+from tests.torture.chaos.pop_ledger import BrokerHistory
 from tests.torture.chaos.recreated import REVIVED, STALE, RecreatedTopic
 
 LOST: Final = "acknowledged, but not delivered to a group"
@@ -34,26 +37,29 @@ DEAD: Final = "dead letters wrong or missing"
 STRANGE: Final = "bytes never sent"
 TRACED: Final = "tracebacks"
 DAMAGE: Final = "findings of store check, and missing offsets"
+AGAIN: Final = "acknowledged by a pop consumer in time, but popped again"
+VISIBLE: Final = "popped again before the end of the invisible time"
+COUNTED: Final = "popped again with a retry count that had not grown"
 LATE: Final = "delivered long after its time"
 LATE_MS_MAX: Final = 30_000
 """Allowed delay in addition to the broker's downtime."""
 AWAY: Final = "downtime in ms, at most"
 FIGURES: Final = (
     *(LOST, UNWANTED, TWICE, EARLY, LATE, DISORDER, DEAD, STRANGE, TRACED, DAMAGE),
-    *(REVIVED, STALE),
+    *(REVIVED, STALE, AGAIN, VISIBLE, COUNTED),
 )
 
 
-def waits_for_clock(key: str, ledger: Ledger) -> bool:
+def waits_for_clock(group: str, key: str, ledger: Ledger) -> bool:
     """Return whether the broker computes a due time of the message from its wall clock."""
-    return key in ledger.due_ms or fails(key, 0) or fails_once(key)
+    return group in POP_TOPICS or key in ledger.due_ms or fails(key, 0) or fails_once(key)
 
 
 def judge_stuck(ledger: Ledger) -> None:
     """Record missing messages that do not wait for the broker's clock, which has jumped."""
     for group, missing in ledger.missing.items():
         for key in missing:
-            if not waits_for_clock(key, ledger):
+            if not waits_for_clock(group, key, ledger):
                 ledger.fail(LATE, f"{key} to {group} waits for the clock of the broker")
 
 
@@ -115,9 +121,38 @@ async def judge_stored(ledger: Ledger, namesrv: str, recreated: Sequence[Recreat
             ledger.fail(UNWANTED, f"{key} is stored")
         if limit is not None and count > 1:
             ledger.counts["stored again by a second try"] += 1
+    judge_pops(ledger, counts)
     judge_delays(ledger, mixed)
     judge_orders(ledger, orders)
     await judge_dead_letters(ledger, namesrv)
+
+
+def judge_pops(ledger: Ledger, copies: Counter[str]) -> None:
+    """Judge the pops of messages that are stored once; `copies` counts the stored messages."""
+    history = BrokerHistory(
+        lambda from_ms, until_ms: max(ledger.ahead_ms(from_ms, until_ms)),
+        ledger.kills,
+        is_clock_right=not ledger.clock,
+    )
+    for group, pops in ledger.pops.items():
+        findings = pops.judge(history, lambda key: copies[key] == 1)
+        for figure, texts in (
+            (AGAIN, findings.again),
+            (VISIBLE, findings.early),
+            (COUNTED, findings.counts),
+        ):
+            for text in texts:
+                ledger.fail(figure, f"{group}: {text}")
+        given = list(chain.from_iterable(pops.deliveries.values()))
+        counts = {
+            "acknowledgements answered": sum(delivery.is_acked for delivery in given),
+            "acknowledged messages": len(pops.acked),
+            "acknowledged messages, without an answer": len(pops.ack_begun - pops.acked),
+            "popped again after an acknowledgement, unavoidable": findings.unavoidable,
+            "popped again after an acknowledgement that was too late": findings.late,
+            "not judged, stored more than once": sum(copies[key] > 1 for key in pops.deliveries),
+        }
+        ledger.counts.update({f"{group}: {name}": count for name, count in counts.items()})
 
 
 def judge_delays(ledger: Ledger, mixed: list[MessageExt]) -> None:

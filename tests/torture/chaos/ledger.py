@@ -13,10 +13,10 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Final, NamedTuple
 
 from kourou import Message, MessageExt, SendAttempt, SendOutcome, SendReceipt, TransactionState
+from tests.torture.chaos.pop_ledger import PopLedger
 
 MIXED: Final = "Mixed"
 ORDERS: Final = "Orders"
@@ -29,13 +29,18 @@ FILTERED: Final = "filtered"
 POLLERS: Final = "pollers"
 BROADCAST: Final = "broadcast"
 """One member, which broadcasts and keeps its own offsets."""
+POPPERS: Final = "poppers"
+"""Simple consumers, whose processes are killed; see `poppers`."""
+POP_TOPICS: Final = {POPPERS: MIXED}
+"""Topics by group, of the groups that consume by pop."""
+POP_FILTER: Final = "lot >= 4"
 TRANSACTIONAL: Final = "transactional"
 RECREATED: Final = "Recreated"
 """A topic that is deleted and created again while messages are sent to it."""
 GONE: Final = "Gone"
 """Also deleted and created again, but no messages are sent while it does not exist."""
 GROUPS: Final = {
-    MIXED: (CONCURRENT, FILTERED, POLLERS, BROADCAST),
+    MIXED: (CONCURRENT, FILTERED, POLLERS, BROADCAST, POPPERS),
     ORDERS: (ORDERLY,),
     RECREATED: ("recreated-pushers", "recreated-orderly", "recreated-pollers"),
     GONE: ("gone-pushers", "gone-orderly", "gone-pollers"),
@@ -121,6 +126,8 @@ def fails_once(key: str) -> bool:
 
 def must_deliver(group: str, key: str) -> bool:
     """Return whether the message must be delivered to a group that consumes its topic."""
+    if group == POPPERS:
+        return lot(key) >= 4
     return group != FILTERED or (kind(key) in ("plain", "at", "pay") and 2 <= lot(key) <= 5)
 
 
@@ -145,7 +152,9 @@ class Ledger:
         recalling: keys whose recall has an unknown result.
         recalled: keys whose recall was acknowledged.
         seen: deliveries, by group and key.
-        missing: keys still to be delivered, by group.
+        missing: keys still to be delivered, by group; in groups that pop, to be acknowledged.
+        pops: deliveries and acknowledgements of groups that pop.
+        kills: when the broker was being killed: first and last possible time in ms of each kill.
         failures: (figure, description) of each failure.
         counts: numbers of events by name.
         clock: times at which the broker's wall clock was set, and its offset from then on.
@@ -166,6 +175,10 @@ class Ledger:
     missing: dict[str, set[str]] = field(
         default_factory=lambda: {group: set() for groups in GROUPS.values() for group in groups}
     )
+    pops: dict[str, PopLedger] = field(
+        default_factory=lambda: {group: PopLedger() for group in POP_TOPICS}
+    )
+    kills: list[tuple[int, int]] = field(default_factory=list)
     failures: list[tuple[str, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     clock: list[tuple[int, int]] = field(default_factory=list)
@@ -207,14 +220,18 @@ class Ledger:
         """
         if until_ms is None:
             until_ms = now_ms()
+        ahead = self.ahead_ms(until_ms - WAIT_MS_MAX, until_ms)
+        return max(ahead) - min(ahead)
+
+    def ahead_ms(self, from_ms: int, until_ms: int) -> set[int]:
+        """Return all offsets of the broker's clock from one time until another."""
         ahead, before = set[int](), 0
         for at_ms, ahead_ms in self.clock:
-            if at_ms <= until_ms - WAIT_MS_MAX:
+            if at_ms <= from_ms:
                 before = ahead_ms
             elif at_ms <= until_ms:
                 ahead.add(ahead_ms)
-        ahead.add(before)
-        return max(ahead) - min(ahead)
+        return ahead | {before}
 
     def begin_recall(self, key: str) -> None:
         """Record the start of a recall: the message may be delivered or not."""
@@ -232,19 +249,36 @@ class Ledger:
         """Record that a listener of the group has finished the message; return its key."""
         key = key_of(message.body)
         arrival = Arrival(message.queue_id, message.queue_offset, message.reconsume_times, now_ms())
-        with self._lock:
-            self.seen[group][key].append(arrival)
-            if self._is_done(group, key):
-                self.missing[group].discard(key)
+        self.note_arrival(group, key, arrival)
         return key
 
-    def count_missing(self, is_wanted: Callable[[str], bool]) -> int:
-        """Return the number of missing deliveries of messages whose keys are wanted."""
+    def note_arrival(self, group: str, key: str, arrival: Arrival) -> None:
+        """Record a delivery."""
         with self._lock:
-            return sum(map(is_wanted, chain.from_iterable(self.missing.values())))
+            self.seen[group][key].append(arrival)
+        self.look_again(group, key)
+
+    def look_again(self, group: str, key: str) -> None:
+        """Look whether the message is still missing."""
+        with self._lock:
+            if self._is_done(group, key):
+                self.missing[group].discard(key)
+
+    def count_missing(self, is_wanted: Callable[[str, str], bool]) -> int:
+        """Return the number of missing deliveries that are wanted, by group and key."""
+        with self._lock:
+            return sum(
+                is_wanted(group, key) for group, keys in self.missing.items() for key in keys
+            )
 
     def _is_done(self, group: str, key: str) -> bool:
-        """Return whether the message was delivered, and is not redelivered after a failure."""
+        """Return whether the message was delivered, and is not redelivered after a failure.
+
+        For a group that pops: whether a member began to acknowledge it. Without an answer it may be
+        acknowledged, and is delivered again otherwise.
+        """
+        if group in self.pops:
+            return key in self.pops[group].ack_begun
         return any(
             group != CONCURRENT
             or not fails(key, arrival.reconsume_times)

@@ -23,7 +23,8 @@ from tests.torture.chaos import clocks, judging
 from tests.torture.chaos.clocks import FakedClock
 from tests.torture.chaos.consumers import Consumers, RefusedError
 from tests.torture.chaos.judging import AWAY, DAMAGE, FIGURES, TRACED, waits_for_clock
-from tests.torture.chaos.ledger import GONE, MIXED, ORDERS, RECREATED, REQUESTS, Ledger
+from tests.torture.chaos.ledger import GONE, MIXED, ORDERS, RECREATED, REQUESTS, Ledger, now_ms
+from tests.torture.chaos.poppers import Poppers
 from tests.torture.chaos.recreated import QUEUES, recreated_topics
 from tests.torture.chaos.senders import LEVELS_MS, Senders
 from tests.torture.figures import Figure, Outcome, Size, counted
@@ -105,6 +106,8 @@ async def _chaos(
             sending = list(await stack.enter_async_context(senders.sending()))
             for made_again in recreated:
                 sending += await stack.enter_async_context(made_again.living())
+            poppers = Poppers(ledger, namesrv, dice, directory / "poppers", size.seconds)
+            await stack.enter_async_context(poppers.consuming())
             jumping = asyncio.create_task(clock.jump(dice)) if clock else None
             await _kill_again_and_again(broker, size, ledger, dice)
             ledger.is_over = True
@@ -114,7 +117,9 @@ async def _chaos(
             if clock and jumping:
                 jumping.cancel()
                 await asyncio.gather(jumping, return_exceptions=True)
-                await _until_came(ledger, size, lambda key: not waits_for_clock(key, ledger))
+                await _until_came(
+                    ledger, size, lambda group, key: not waits_for_clock(group, key, ledger)
+                )
                 judging.judge_stuck(ledger)
                 clock.advance()
             await _until_came(ledger, size)
@@ -136,9 +141,10 @@ async def _kill_again_and_again(
     ends_at_s = time.perf_counter() + size.seconds
     while time.perf_counter() < ends_at_s:
         await asyncio.sleep(dice.uniform(*ALIVE_S))
-        killed_at_s = time.perf_counter()
+        killed_at_s, killed_at_ms = time.perf_counter(), now_ms()
         ended = await asyncio.to_thread(broker.serving.stop, signal.SIGKILL)
         _judge_end(ledger, ended.err, ended.code, -signal.SIGKILL)
+        ledger.kills.append((killed_at_ms, now_ms()))
         await asyncio.to_thread(broker.start)
         away_ms = int((time.perf_counter() - killed_at_s) * 1_000)
         ledger.counts[AWAY] = max(ledger.counts[AWAY], away_ms)
@@ -152,7 +158,7 @@ async def _kill_again_and_again(
 
 
 async def _until_came(
-    ledger: Ledger, size: Size, is_wanted: Callable[[str], bool] = lambda _: True
+    ledger: Ledger, size: Size, is_wanted: Callable[[str, str], bool] = lambda *_: True
 ) -> None:
     """Wait until all wanted deliveries have happened, or none happens any more."""
     before, waited_s = 0, 0
