@@ -247,7 +247,11 @@ class Consumers:
         member = self._member(ORDERLY)
         name = str(config_of(member).instance_name)
         member.subscribe(ORDERS)
-        member.listen_orderly(lambda message: self._order.take(name, message))
+
+        async def take(message: MessageExt) -> None:
+            await self._order.take(name, message)
+
+        member.listen_orderly(take)
         self._order.members[name] = member
         if not await self._try_start(member):
             del self._order.members[name]
