@@ -20,6 +20,8 @@ SPARK_TESTS := tests/spark tests/spark/long tests/pipelines tests/pipelines/long
 TESTS_ON_4.2 := $(SPARK_TESTS)
 # PySpark 4.1 leaves the socket of an action open until it is collected as garbage, and converts no schema for a time zone.
 PYTEST_ON_4.1 := -W ignore::pytest.PytestUnraisableExceptionWarning -k "not arrow_schema and not schema_is_parsed and not schema_has_the_columns"
+# Tests wait for processes of their own half of the time: one more than cores, four at most.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(len(os.sched_getaffinity(0)) + 1, 4))')
 SEED ?= 1
 FUZZ_SECONDS ?= 60
 
@@ -44,14 +46,14 @@ demo: $(READY) ## run the demo on a year of flights: broker, live consumers, Spa
 demo-fast: $(READY) ## run the demo with 20,000 flights
 	$(BIN)/python examples/flights/demo.py --fast
 
-test: $(READY) ## run the tests that need only this tree, without the long ones of Spark, one process per core (PYTHON=python3.13, TESTS="tests/client")
-	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile $(TESTS)
+test: $(READY) ## run the tests that need only this tree, without the long ones of Spark (PYTHON=python3.13, TESTS="tests/client")
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(TESTS)
 
 test-spark: $(READY) ## run all tests of Spark and the pipelines, also those of whole commands, clusters and lakehouses (20 minutes)
 	$(BIN)/pytest -q -n auto --maxprocesses 2 --dist loadfile $(or $(TESTS),$(SPARK_TESTS))
 
 test-pyspark: $(PYSPARK_VENV)/.ready ## run the tests of Spark on the oldest PySpark (PYSPARK=4.1: batch reads only; TESTS="tests/spark/test_write.py")
-	$(PYSPARK_VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ON_$(PYSPARK)) $(or $(TESTS),$(TESTS_ON_$(PYSPARK)))
+	$(PYSPARK_VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile $(PYTEST_ON_$(PYSPARK)) $(or $(TESTS),$(TESTS_ON_$(PYSPARK)))
 
 # The locked packages are those of $(VENV): only PySpark is installed here, and precedes the one there.
 $(VENV)-pyspark-%/.ready: tests/spark/pyspark-%.lock $(READY)

@@ -112,7 +112,7 @@ def test_a_group_shows_its_lag_by_queue(kourou: Kourou) -> None:
     (queue,) = [row for row in described["queues"] if row["topic"] == "a-lag"]
     assert (queue["committed_offset"], queue["max_offset"], queue["lag"]) == (3, 7, 4)
     assert text.splitlines()[0] == "no live member"
-    assert text.splitlines()[-1] == "4 messages behind"
+    assert "4 messages behind" in text.splitlines()
 
 
 def test_tools_group_is_hidden_and_does_not_affect_deletion(kourou: Kourou) -> None:

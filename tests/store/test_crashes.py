@@ -15,7 +15,7 @@ from kourou.testing.disk import SimDisk
 from tests.torture.steps import PowerLostError, Run, assert_survives_power_loss
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 1 << 40))
 def test_a_crash_anywhere_loses_nothing_durable_and_leaves_no_hole(seed: int) -> None:
     assert_survives_power_loss(seed)

@@ -16,7 +16,7 @@ from kourou.client.sending.producer import Producer
 from kourou.model.message import Message
 from kourou.model.route import MASTER_ID
 from tests.pipelines.conftest import Publish
-from tests.pipelines.test_command import run
+from tests.pipelines.long.test_command import run
 
 
 def switch_property_filter(namesrv: str, *, on: bool) -> None:

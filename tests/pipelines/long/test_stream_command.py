@@ -16,7 +16,7 @@ from kourou.cli import pipeline_run
 from kourou.model.message import Message
 from kourou.pipelines.directories import StreamDirectory
 from kourou.testing.process import start_command
-from tests.pipelines.test_command import run
+from tests.pipelines.long.test_command import run
 
 Publish = Callable[[Sequence[Message]], list[str]]
 
