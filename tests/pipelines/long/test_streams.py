@@ -25,7 +25,7 @@ from kourou.pipelines.streams import LateRows, Streaming, TableRun
 from kourou.pipelines.tables import Tables
 from kourou.spark.schema import COLUMNS, ddl
 from kourou.spark.sessions import register
-from tests.pipelines.test_trace import body, consumed, delivered, sent
+from tests.pipelines.long.test_trace import body, consumed, delivered, sent
 
 Publish = Callable[[Sequence[Message]], list[str]]
 Reject = Callable[[str, str, int], None]

@@ -21,7 +21,7 @@ from kourou.model.message import Message
 from kourou.spark.read_options import parse_read_options
 from tests.spark.conftest import Publish
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 SECRET = "Xq7fVb2nKd9sLw4z"  # noqa: S105 - of no server
 TOKEN = "Zp3mRt8cHy6gJa1u"  # noqa: S105 - likewise
 FORMS = [
