@@ -262,11 +262,13 @@ class Timers:
         self._advance(files, now_ms)
         self._slots.load(files, now_ms)
         await self._deliver(now_ms)
-        wait_ms = self._wait_ms(files, self._clock.now_ms())
         lag = 0 if self._intake.is_failing else self._intake.lag
+        intake_wait_ms = 0 if lag >= BATCH_MESSAGES_MAX else self._pace.wait_ms()
+        if lag and not intake_wait_ms:
+            return 0
+        wait_ms = self._wait_ms(files, self._clock.now_ms())
         if not lag:
             return wait_ms
-        intake_wait_ms = 0 if lag >= BATCH_MESSAGES_MAX else self._pace.wait_ms()
         return intake_wait_ms if wait_ms is None else min(wait_ms, intake_wait_ms)
 
     def _wait_ms(self, files: TimerFiles, now_ms: int) -> int | None:
