@@ -14,7 +14,7 @@ from kourou.client.lifetime import Lifetime
 from kourou.errors import NoRouteError, TopicNotFoundError
 from kourou.model.route import MASTER_ID, TopicRoute
 from kourou.model.topic import check_topic
-from kourou.protocol.codes import RequestCode
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.protocol.routes import (
     ClusterInfo,
@@ -185,6 +185,22 @@ class AdminCalls(Lifetime):
             for broker in route.broker_datas
             if MASTER_ID in broker.broker_addrs
         }
+
+    async def _topic_master(self, topic: str, broker_name: str) -> Server:
+        """Return the master of a topic's broker.
+
+        Raises:
+            TopicNotFoundError: the name servers do not have the topic, or it is not on the broker.
+        """
+        masters = await self._topic_masters(topic)
+        server = masters.get(broker_name)
+        if server is None:
+            raise TopicNotFoundError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {topic} is not on {broker_name}, "
+                f"but on: {', '.join(sorted(masters)) or 'none'}",
+            )
+        return server
 
 
 async def call_all(

@@ -31,7 +31,6 @@ from kourou.errors import (
     KourouError,
     QueryNotFoundError,
     RemoteError,
-    TopicNotFoundError,
 )
 from kourou.model import properties as names
 from kourou.model.delay import DELAY_LEVELS_MS, parse_delay_levels
@@ -49,7 +48,7 @@ from kourou.model.topic import (
     retry_topic,
 )
 from kourou.protocol.brokers import QueryConsumeQueueRequestHeader, decode_consume_queue
-from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.codes import RequestCode
 from kourou.protocol.groups import SubscriptionGroupTable
 from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2
 from kourou.protocol.pulling import QueryMessageRequestHeader
@@ -85,14 +84,7 @@ class ExplainAdmin(MessageAdmin):
         """
         if group is not None:
             check_group(group)
-        masters = await self._topic_masters(message.topic)
-        server = masters.get(message.broker_name)
-        if server is None:
-            raise TopicNotFoundError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic {message.topic} is not on {message.broker_name}, but on: "
-                f"{', '.join(sorted(masters)) or 'none'}",
-            )
+        server = await self._topic_master(message.topic, message.broker_name)
         if group is not None:
             groups = [group]
         else:

@@ -15,7 +15,6 @@ from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import (
     QueryNotFoundError,
     RemoteSystemError,
-    TopicNotFoundError,
     TransportError,
     UsageError,
 )
@@ -73,14 +72,7 @@ class MessageAdmin(AdminCalls):
         """
         if offset < 0:
             raise UsageError(f"the queue offset {offset} is negative")
-        masters = await self._topic_masters(queue.topic)
-        server = masters.get(queue.broker_name)
-        if server is None:
-            raise TopicNotFoundError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic {queue.topic} is not on {queue.broker_name}, "
-                f"but on: {', '.join(sorted(masters)) or 'none'}",
-            )
+        server = await self._topic_master(queue.topic, queue.broker_name)
         result = await read_queue(server, queue, offset, 1)
         found = result.messages if result.status is PullStatus.FOUND else []
         for message in found:
