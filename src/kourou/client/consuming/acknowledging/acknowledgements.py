@@ -47,6 +47,9 @@ class Acknowledgements:
         group: the consumer group.
         config: its timeouts.
         offsets: receives the offsets that become committable.
+
+    Attributes:
+        group: as given.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class Acknowledgements:
         offsets: Offsets,
     ) -> None:
         self._instance = instance
-        self._group = group
+        self.group = group
         self._config = config
         self._offsets = offsets
 
@@ -116,7 +119,7 @@ class Acknowledgements:
             await calls_consume.send_back(
                 instance.pool,
                 address,
-                self._group,
+                self.group,
                 message,
                 delay_level=redelivery.level,
                 max_reconsume_times=config.max_reconsume_times,
@@ -136,7 +139,7 @@ class Acknowledgements:
         try:
             await send_to_retry_topic(
                 self._instance,
-                self._group,
+                self.group,
                 message,
                 max_reconsume_times=config.max_reconsume_times,
                 timeout_s=config.send_back_timeout_ms / 1000,
@@ -153,7 +156,7 @@ class Acknowledgements:
         """Store an unreadable message as a dead letter; return whether a broker accepted it."""
         return await store_dead_letter(
             self._instance,
-            self._group,
+            self.group,
             queue,
             undecodable,
             timeout_s=self._config.send_back_timeout_ms / 1000,

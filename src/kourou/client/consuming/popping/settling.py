@@ -54,7 +54,6 @@ class PushAcknowledgements(Acknowledgements):
     """Settles pulled messages as its base does, and popped ones at their brokers.
 
     Attributes:
-        group: the consumer group.
         receipts: settles popped messages.
         acks: the acknowledgements of popped messages that are pending.
     """
@@ -67,7 +66,6 @@ class PushAcknowledgements(Acknowledgements):
         offsets: Offsets,
     ) -> None:
         super().__init__(instance, group, config, offsets)
-        self.group = group
         self.receipts = Receipts(instance, group, while_closing=True)
         self._renewals = Renewals(self.receipts.change)
         self.acks = PendingAcks(instance, self.receipts, self._renewals)
