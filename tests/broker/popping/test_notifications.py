@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from kourou.broker.popping.pop_config import PopConfig
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
@@ -150,3 +152,17 @@ def test_peek_returns_messages_and_leaves_them() -> None:
 
     for disk in (None, ColdDisk()):
         run_with_broker(test, disk, is_delivering=True)
+
+
+@pytest.mark.parametrize(
+    ("count", "code"), [(0, ResponseCode.PULL_NOT_FOUND), (-1, ResponseCode.SYSTEM_ERROR)]
+)
+def test_peek_of_no_messages_returns_none(count: int, code: int) -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a")
+        header = PeekMessageRequestHeader(TOPIC, -1, count, GROUP)
+        answer = await rig.send(RequestCode.PEEK_MESSAGE, header)
+        assert (answer.code, answer.body) == (code, b"")
+
+    run_with_broker(test, is_delivering=True)

@@ -274,6 +274,39 @@ def test_one_message_answers_one_held_pop_and_rest_wakes_the_next() -> None:
     run_with_broker(test, is_delivering=True)
 
 
+def test_pop_of_no_messages_is_held_and_leaves_them_to_others() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a")
+        of_none = [rig.pop_later(poll_time=10_000, max_msg_nums=0) for _ in range(3)]
+        for _ in range(50):  # turns of the loop, whose clock would stand still if it were busy
+            await asyncio.sleep(0)
+        assert broker.stats.store.missed == 3
+        waiting = rig.pop_later(poll_time=20_000)
+        await rig.put(b"b")
+        assert got(broker, await waiting).bodies == [b"a"]
+        assert (await of_none[0]).code == ResponseCode.POLLING_TIMEOUT
+        await asyncio.sleep(1)
+        assert all(one.done() for one in of_none)
+        at_once = await rig.pop_later(max_msg_nums=0)
+        assert at_once.code == ResponseCode.POLLING_TIMEOUT
+        assert at_once.ext_fields["restNum"] == "1"
+
+    run_with_broker(test, is_delivering=True)
+
+
+def test_pop_of_a_negative_number_of_messages_is_refused() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a")
+        answer = await rig.pop_later(max_msg_nums=-1, poll_time=10_000)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark is not None
+        assert answer.remark.startswith("-1 messages are requested (maxMsgNums)")
+
+    run_with_broker(test, is_delivering=True)
+
+
 def test_held_pop_of_one_queue_gets_what_a_pop_of_all_queues_left() -> None:
     async def test(broker: SimulatedBroker) -> None:
         rig = PopRig(broker)

@@ -14,7 +14,12 @@ from kourou.broker.popping.pop_facts import pop_facts, retry_topics_of
 from kourou.broker.popping.pop_reads import PopReads, QueueRead, ReadPlace
 from kourou.broker.popping.pop_run import PERCENT, PopQueue
 from kourou.broker.popping.pop_starts import PopStarts
-from kourou.broker.popping.pop_verdicts import MESSAGES_MAX, ReadTarget, judge_reader
+from kourou.broker.popping.pop_verdicts import (
+    MESSAGES_MAX,
+    ReadTarget,
+    judge_count,
+    judge_reader,
+)
 from kourou.broker.pulling.verdicts import Refusal
 from kourou.broker.pulling.verified_reads import DAMAGE_REMEDY
 from kourou.errors import DamagedRecordError
@@ -43,6 +48,9 @@ class PeekHandler:
         found = judge_reader(target, facts)
         if isinstance(found, Refusal):
             return refusal_answer(command, found.code, found.text)
+        negative = judge_count(header.max_msg_nums)
+        if negative is not None:
+            return refusal_answer(command, negative.code, negative.text)
         self._context.later.answer(request, partial(self._peek, request, header, found[0]))
         return None
 

@@ -11,8 +11,9 @@
     answer       the stored bytes
 
 A pop that finds nothing is held (`pop_holds.py`) until a message arrives, or a queue that was
-locked is free and has more. If the checkpoints cannot be stored, the pop is answered with the error
-and the offsets stay. If the answer cannot be sent, the messages are made visible at once.
+locked is free and has more. One that asks for no messages is answered when its time is over. If
+the checkpoints cannot be stored, the pop is answered with the error and the offsets stay. If the
+answer cannot be sent, the messages are made visible at once.
 
 Source: PopMessageProcessor.java, apache/rocketmq 5.5.0.
 """
@@ -36,7 +37,13 @@ from kourou.broker.popping.pop_answers import (
 )
 from kourou.broker.popping.pop_facts import pop_facts, retry_topics_of, set_born_time
 from kourou.broker.popping.pop_filters import ArrivalPopFilter
-from kourou.broker.popping.pop_holds import ALL_QUEUES, HandledRequest, HoldResult, PopHolds
+from kourou.broker.popping.pop_holds import (
+    ALL_QUEUES,
+    NO_QUEUE,
+    HandledRequest,
+    HoldResult,
+    PopHolds,
+)
 from kourou.broker.popping.pop_reads import (
     PopReads,
     QueueRead,
@@ -372,14 +379,18 @@ class PopHandler:
         if header.poll_time > 0 and not run.request.is_oneway:
             pop_filter = run.permitted.filter
             run.request.command.body = b""
+            # A pop of no messages waits until its time is over: if it were woken for messages, it
+            # would leave them, wake itself again, and keep the event loop busy.
+            queue_id = max(ALL_QUEUES, header.queue_id) if run.room > 0 else NO_QUEUE
             result = self._holds.hold(
                 HandledRequest(run.request, partial(self._serve, run.request, header)),
-                (header.topic, header.consumer_group, max(ALL_QUEUES, header.queue_id)),
+                (header.topic, header.consumer_group, queue_id),
                 header.born_time + header.poll_time - HOLD_MARGIN_MS - now_ms,
                 None if pop_filter is None else ArrivalPopFilter(pop_filter, self._arrivals),
             )
         if result is HoldResult.HELD:
-            self._wake_next(run)
+            if run.room > 0:
+                self._wake_next(run)
             return None
         is_full = result is HoldResult.FULL
         code = ResponseCode.POLLING_FULL if is_full else ResponseCode.POLLING_TIMEOUT

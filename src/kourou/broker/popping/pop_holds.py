@@ -1,10 +1,10 @@
 """Held pops and notifications: requests that found nothing and wait for messages.
 
-A held request has a key: topic, group, and a queue id or -1 for all queues. A message wakes one
-request for its queue and one for all queues of each group: the request that expires first, or, of
-notifications, the one that expires last. A request whose peer has left or does not read, or whose
-filter does not match, is passed over, and the next one is woken instead. The handler wakes one more
-request if messages are left after an answer (`wake`).
+A held request has a key: topic, group, and a queue id, or -1 for all queues, or -2 for none. A
+message wakes one request for its queue and one for all queues of each group: the request that
+expires first, or, of notifications, the one that expires last. A request whose peer has left or
+does not read, or whose filter does not match, is passed over, and the next one is woken instead.
+The handler wakes one more request if messages are left after an answer (`wake`).
 
 A message of a retry topic wakes the requests of its group for the topic that it was first sent to.
 
@@ -33,6 +33,8 @@ from kourou.remoting.steady_time import steady_ms
 
 ALL_QUEUES: Final = -1
 """The queue id of a request for all queues."""
+NO_QUEUE: Final = -2
+"""The queue id of a request that no message wakes: it can get none."""
 TICK_MS: Final = 20
 """Requests that expire within the same tick are answered together, at its end."""
 HOLD_MAX_MS: Final = 600_000
@@ -197,7 +199,7 @@ class PopHolds:
 
         Args:
             request: served again when it is woken, and at the end of its time.
-            key: topic, group and queue id, or `ALL_QUEUES`.
+            key: topic, group and queue id, or `ALL_QUEUES`, or `NO_QUEUE`.
             wait_ms: remaining time of the request.
             wake_filter: decides which messages wake it; None for all.
         """
@@ -278,7 +280,8 @@ class PopHolds:
     def _wake_group(self, topic: str, group: str) -> None:
         """Wake one request of each key: the messages are in a retry topic, or in any queue."""
         for queue_id in list(self._queues(topic, group)):
-            self._wake_key(topic, group, queue_id, None)
+            if queue_id != NO_QUEUE:
+                self._wake_key(topic, group, queue_id, None)
 
     def _wake_key(self, topic: str, group: str, queue_id: int, arrival: Arrived | None) -> None:
         """Take the first request of the key that its peer can receive and its filter matches."""

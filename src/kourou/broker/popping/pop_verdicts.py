@@ -16,6 +16,7 @@ The rules are applied in Java's order, each with Java's response code and text:
     16   the group may not consume
     1    POP: the topic has queues of batches, which cannot be revived; Java fails to revive them
     23   the filter does not parse
+    1    POP, PEEK: a negative number of messages is requested; Java fails to allocate their list
 
 Source: PopMessageProcessor.java, PeekMessageProcessor.java, NotificationProcessor.java,
 PollingInfoProcessor.java, apache/rocketmq 5.5.0.
@@ -101,7 +102,18 @@ def judge_pop(header: PopMessageRequestHeader, facts: PopFacts) -> PermittedPop 
     pop_filter = judge_filter(header)
     if isinstance(pop_filter, Refusal):
         return pop_filter
+    negative = judge_count(header.max_msg_nums)
+    if negative is not None:
+        return negative
     return PermittedPop(topic, group, pop_filter)
+
+
+def judge_count(count: int) -> Refusal | None:
+    """Return the refusal of a negative number of messages; 0 is answered without any."""
+    if count >= 0:
+        return None
+    text = f"{count} messages are requested (maxMsgNums): request 1 to {MESSAGES_MAX}"
+    return Refusal("negative_count", ResponseCode.SYSTEM_ERROR, text)
 
 
 def judge_filter(
