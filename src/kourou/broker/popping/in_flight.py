@@ -370,7 +370,8 @@ class DueCopies:
     """Decides which due revive records the timer needs to deliver.
 
     A checkpoint whose messages are all acknowledged needs no copy in the revive queue when it is
-    due, and then its acks need none either. After a crash the timer decides again.
+    due, and then its acks need none either. After a crash the timer decides again, but not on what
+    it had delivered: the acks of a checkpoint that is in the queue are needed there.
     """
 
     def __init__(self, in_flight: InFlight, skipped_max: int = SKIPPED_MAX) -> None:

@@ -369,11 +369,13 @@ class Timers:
             self._log_skipped(str(error))
             return
         is_final = not entry.is_roll and not timer.is_delete
-        is_dropped = is_final and (
-            self._slots.is_recalled(timer.key)
-            or (self.skips_due is not None and self.skips_due(timer))
-        )
-        if is_dropped or self._was_delivered(key):
+        # What was delivered before a kill is not decided again: `skips_due` would leave out the
+        # acks of a checkpoint whose copy is in the revive topic.
+        if (
+            (is_final and self._slots.is_recalled(timer.key))
+            or self._was_delivered(key)
+            or (is_final and self.skips_due is not None and self.skips_due(timer))
+        ):
             self.counts.dequeued(timer.counted_topic)
             self._settle(near, number)
             return
