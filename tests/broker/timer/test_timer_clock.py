@@ -88,6 +88,30 @@ def test_kills_after_a_clock_was_ahead_repeat_no_delivery() -> None:
         run_virtual(kill(life))
 
 
+def test_kill_after_a_clock_was_set_back_on_an_idle_broker_repeats_no_delivery() -> None:
+    disk = SimDisk()
+
+    async def kill() -> None:
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        await send_at(broker, b"far", broker.clock.now_ms() + 3 * HOUR_MS)
+        await asyncio.sleep(65)  # the current slot is later than all records of the log
+        step(broker, -HOUR_MS)
+        await send_at(broker, b"a", broker.clock.now_ms() + 2_000)
+        await asyncio.sleep(1)
+        await broker.timers.storage.flush()
+        await asyncio.sleep(2)
+        assert bodies(broker) == [b"a"]
+        broker.abandon()
+
+    async def again(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(10)
+        assert bodies(broker) == [b"a"]
+
+    run_virtual(kill())
+    run(again, disk, later_ms=70_000 - HOUR_MS)
+
+
 def test_a_clock_set_forward_is_noticed_within_half_a_minute() -> None:
     async def test(broker: SimulatedBroker) -> None:
         now_ms = broker.clock.now_ms()

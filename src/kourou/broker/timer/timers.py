@@ -117,8 +117,11 @@ class Timers:
             return
         files = await self.storage.open()
         self._delivered = self.storage.delivered
-        # The last run's store times are ahead of the present time if its clock was.
-        self._delivered_until_ms = max(self._clock.now_ms(), self.storage.delivered_until_ms)
+        # The last run's store times are ahead of the present time if its clock was. If that was set
+        # back, the current slot has deliveries that were due, and stored, before the slot's time.
+        self._delivered_until_ms = max(
+            self._clock.now_ms(), self.storage.delivered_until_ms, files.read_at_ms
+        )
         self._slots.recall_all(self.storage.recalled)
         self._files = self._intake.files = files
         self._intake.clamp()
