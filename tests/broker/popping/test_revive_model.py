@@ -7,7 +7,7 @@ is needed after a crash.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import settings
@@ -36,6 +36,7 @@ class Record:
     deliver_ms: int
     is_ack: bool
     re_puts: int = 0
+    is_direct: bool = False
 
     def checkpoint(self) -> PopCheckpoint:
         return PopCheckpoint(self.key, self.offsets, self.invisible_ms, re_puts=self.re_puts)
@@ -78,7 +79,7 @@ class Machine(RuleBasedStateMachine):
 
     def put(self, record: Record) -> None:
         if record.deliver_ms <= self.now_ms:
-            self.queue.append(record)
+            self.queue.append(replace(record, is_direct=True))
         else:
             entry = (record.deliver_ms, len(self.wheel) + len(self.queue), record)
             bisect.insort(self.wheel, entry, key=lambda one: one[:2])
@@ -130,10 +131,11 @@ class Machine(RuleBasedStateMachine):
             if at == len(self.queue) or self.window.is_full:
                 return
             record = self.queue[at]
+            due_ms, is_direct = record.deliver_ms, record.is_direct
             if record.is_ack:
-                self.window.read_ack(at, record.key, record.offsets, record.deliver_ms)
+                self.window.read_ack(at, record.key, record.offsets, due_ms, is_direct=is_direct)
             else:
-                self.window.read_checkpoint(at, record.checkpoint(), record.deliver_ms)
+                self.window.read_checkpoint(at, record.checkpoint(), due_ms, is_direct=is_direct)
 
     @rule(limit=st.integers(1, 5))
     def find_due(self, limit: int) -> None:

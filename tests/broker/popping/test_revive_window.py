@@ -94,6 +94,20 @@ def test_ack_that_precedes_its_checkpoint_is_applied() -> None:
     assert (window.early_ack_count, window.committable_offset) == (0, 1)
 
 
+def test_checkpoint_that_no_timer_delivered_does_not_count_as_its_progress() -> None:
+    """A timer that lags behind delivers acks after a checkpoint of a second or less."""
+    window = opened()
+    window.read_checkpoint(0, checkpoint(), CHECKPOINT_MS)
+    later = KEY._replace(start_offset=200, pop_time_ms=REVIVE_MS + 50_000)
+    short = PopCheckpoint(later, (200,), 500)
+    window.read_checkpoint(1, short, short.revive_at_ms - 1_000, is_direct=True)
+
+    # The timer has caught up, and its ack is behind in the queue.
+    assert window.due(short.revive_at_ms, 100, is_at_end=False) == []
+    window.read_ack(2, KEY, (100, 101, 102), REVIVE_MS)
+    assert unacked(due(window, short.revive_at_ms)) == [[200]]
+
+
 def test_ack_whose_checkpoint_cannot_come_any_more_is_dropped() -> None:
     window = opened()
     window.read_ack(0, KEY, (100,), REVIVE_MS)

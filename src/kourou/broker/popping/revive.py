@@ -395,6 +395,7 @@ class ReviveLoop:
         offset = header.queue_offset
         properties = decode_properties(header.properties(record))
         delivered_ms = _number(properties.get(names.TIMER_DELIVER_MS, "")) or 0
+        is_direct = names.TIMER_DEQUEUE_MS not in properties
         try:
             if properties.get(names.TAGS) == CHECKPOINT_TAG:
                 checkpoint = checkpoint_of(
@@ -406,14 +407,14 @@ class ReviveLoop:
                 checkpoint.ack_all(self._parts.revived.get(checkpoint.key, ()))
                 if not self._parts.recovery_is_complete():
                     self._parts.in_flight.add(checkpoint)
-                self.window.read_checkpoint(offset, checkpoint, delivered_ms)
+                self.window.read_checkpoint(offset, checkpoint, delivered_ms, is_direct=is_direct)
             else:
                 ack = decode_ack(header.body(record))
                 key = key_of_ack(ack, self._broker_name)
                 self._parts.counts.on_read(ACK, key, self.queue_id)
                 if not self._parts.recovery_is_complete():
                     self._parts.in_flight.ack_all(key, ack.offsets)
-                self.window.read_ack(offset, key, ack.offsets, delivered_ms)
+                self.window.read_ack(offset, key, ack.offsets, delivered_ms, is_direct=is_direct)
         except (MalformedBodyError, MalformedMessageError) as error:
             log.error(  # noqa: TRY400 - no traceback needed
                 "revive_record.passed_over topic=%s queue_id=%d queue_offset=%d reason=%s",

@@ -10,9 +10,11 @@ revived. The committed offset is the last that need not be read again after a re
 
 Order of records
 ----------------
-The timer delivers a checkpoint a second before its acks. An ack that comes after the invisible time
-is put into the queue at once. It may precede its checkpoint if the timer lags behind: acks without
-checkpoint are therefore held until the timer has delivered all that was due before them.
+The timer delivers a checkpoint a second before its acks. A checkpoint of a second or less, and an
+ack that comes after the invisible time, are put into the queue at once, before what a timer that
+lags behind still has to deliver. They tell nothing of the timer's progress, and such an ack may
+precede its checkpoint: acks without checkpoint are therefore held until the timer has delivered all
+that was due before them.
 
 The same key may come twice: a message that could not be revived gets a new checkpoint, which has
 the old key if it is the first message; after a crash the old one is read again. The later
@@ -136,16 +138,23 @@ class ReviveWindow:
         return self._by_time[0][0] if self._by_time else None
 
     def read_checkpoint(
-        self, revive_offset: int, checkpoint: PopCheckpoint, delivered_ms: int
+        self,
+        revive_offset: int,
+        checkpoint: PopCheckpoint,
+        delivered_ms: int,
+        *,
+        is_direct: bool = False,
     ) -> None:
         """Add a checkpoint, which the window changes from now on.
 
         Args:
             revive_offset: offset of its record, above all that were read.
             checkpoint: the checkpoint.
-            delivered_ms: time at which the timer was to deliver the record.
+            delivered_ms: time at which the record was due in the queue.
+            is_direct: it was due when it was stored. The timer, which may lag behind, has not
+                delivered it.
         """
-        self._advance(revive_offset, delivered_ms)
+        self._advance(revive_offset, 0 if is_direct else delivered_ms)
         key, read_from = checkpoint.key, revive_offset
         for early in self._early.pop(key, ()):
             checkpoint.ack_all(early.offsets)
@@ -161,7 +170,13 @@ class ReviveWindow:
         heappush(self._by_read, (held.read_from, revive_offset, held))
 
     def read_ack(
-        self, revive_offset: int, key: CheckpointKey, offsets: Sequence[int], delivered_ms: int
+        self,
+        revive_offset: int,
+        key: CheckpointKey,
+        offsets: Sequence[int],
+        delivered_ms: int,
+        *,
+        is_direct: bool = False,
     ) -> None:
         """Apply an ack to its checkpoint, or hold it until that is read.
 
@@ -169,9 +184,10 @@ class ReviveWindow:
             revive_offset: offset of its record, above all that were read.
             key: that of the checkpoint.
             offsets: those of the acknowledged messages.
-            delivered_ms: time at which the timer was to deliver the record.
+            delivered_ms: as for `read_checkpoint`.
+            is_direct: as for `read_checkpoint`.
         """
-        self._advance(revive_offset, delivered_ms)
+        self._advance(revive_offset, 0 if is_direct else delivered_ms)
         held = self._held.get(key)
         if held is None:
             self._hold_early(revive_offset, key, offsets, delivered_ms)
