@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from kourou.broker.timer.loaded_slots import TimerLevel
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.model import properties as names
 from kourou.store.timer.layouts import SLOTS
@@ -110,6 +111,19 @@ def test_kill_after_a_clock_was_set_back_on_an_idle_broker_repeats_no_delivery()
 
     run_virtual(kill())
     run(again, disk, later_ms=70_000 - HOUR_MS)
+
+
+def test_level_ends_when_the_clock_is_set_back() -> None:
+    level = TimerLevel()
+    level.mark(10_000, 5)
+    level.advance(5, 12_000)
+    assert level.at_ms == 10_000
+
+    level.mark(4_000, 6)
+    level.advance(5, 12_000)  # a message that may be due at once is not in the wheel yet
+    assert level.at_ms == 0
+    level.advance(6, 4_001)
+    assert level.at_ms == 4_000
 
 
 def test_a_clock_set_forward_is_noticed_within_half_a_minute() -> None:

@@ -50,8 +50,13 @@ class TimerLevel:
         self._mark: tuple[int, int] | None = None
 
     def mark(self, now_ms: int, end: int) -> None:
-        """Set a mark, unless the last one has not been reached yet."""
-        if self._mark is None or now_ms < self._mark[0]:  # the clock was set back
+        """Set a mark, unless the last one has not been reached yet.
+
+        If the clock was set back, the level ends: what is accepted from now on may be due before.
+        """
+        if now_ms < self.at_ms:
+            self.at_ms = 0
+        if self._mark is None or now_ms < self._mark[0]:
             self._mark = (now_ms, end)
 
     def advance(self, queue_offset: int, undelivered_from_ms: int) -> None:
