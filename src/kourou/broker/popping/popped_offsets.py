@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.popping.checkpoint import CheckpointKey
+from kourou.broker.popping.java_checkpoints import JavaCheckpoint, java_checkpoint_of
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.revive_log import LOG_END, log_end_of, next_offset_of
 from kourou.broker.popping.revived import REVIVED_MARK, revived_origin
 from kourou.disk import Disk
 from kourou.errors import MalformedBodyError
 from kourou.model.properties import TAGS, decode_properties
+from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.popping.revive_records import CHECKPOINT_TAG, decode_checkpoint
 from kourou.store.log.log_walk import walk_log
 from kourou.store.paths import COMMITLOG
@@ -35,10 +37,12 @@ class LogFindings:
     Attributes:
         popped: the offsets behind the messages of checkpoints.
         revived: checkpoint -> queue offsets of the messages that were revived.
+        by_java: checkpoints of a Java broker that was killed before it saved any offsets.
     """
 
     popped: dict[PopQueue, int] = field(default_factory=dict)
     revived: dict[CheckpointKey, set[int]] = field(default_factory=dict)
+    by_java: list[JavaCheckpoint] = field(default_factory=list)
 
 
 def find_pops(disk: Disk, segment_bytes: int, positions: tuple[int, int]) -> LogFindings:
@@ -70,6 +74,10 @@ def find_pops(disk: Disk, segment_bytes: int, positions: tuple[int, int]) -> Log
             origin = revived_origin(decode_properties(text))
             if origin is not None:
                 found.revived.setdefault(origin[0], set()).add(origin[1])
+        elif header.topic == TIMER_TOPIC and header.physical_offset >= popped_from:
+            checkpoint = java_checkpoint_of(header, piece.buffer)
+            if checkpoint is not None:
+                found.by_java.append(checkpoint)
     return found
 
 

@@ -16,6 +16,12 @@ from kourou.broker.popping.checkpoint_writer import CheckpointWriter
 from kourou.broker.popping.in_flight import DueCopies, InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery, read_revive_record
 from kourou.broker.popping.invisible import InvisibleMessages
+from kourou.broker.popping.java_checkpoints import (
+    JavaCheckpoint,
+    find_java_checkpoints,
+    popped_by_java,
+    unsaved_ms,
+)
 from kourou.broker.popping.notifications import NotificationHandlers
 from kourou.broker.popping.ordered import OrderedPops
 from kourou.broker.popping.peek import PeekHandler
@@ -167,15 +173,39 @@ class Popping:
         """
         context, positions = self._context, self._offsets.loaded_positions
         self._offsets.revived_position = lambda: self.revives.revived_position
+        was_clean = context.store.recovery.last_run.was_clean
         if positions is None:
+            if not was_clean:
+                age_ms = unsaved_ms(context.config.consumer_offset_interval_ms)
+                reader = context.store.reader
+                found = await context.offload(find_java_checkpoints, reader, age_ms)
+                await self._commit_java_pops(found)
             await self._offsets.save_position()  # for the next start
             return
-        if context.store.recovery.last_run.was_clean:
+        if was_clean:
             return
         segment_bytes = context.config.store.commitlog_segment_bytes
-        found = await context.offload(find_pops, context.disk, segment_bytes, positions)
-        commit_popped(found.popped, self._offsets, context.store.reader.max_offset)
-        self.revives.note_revived(found.revived, positions[1])
+        in_log = await context.offload(find_pops, context.disk, segment_bytes, positions)
+        commit_popped(in_log.popped, self._offsets, context.store.reader.max_offset)
+        await self._commit_java_pops(in_log.by_java)
+        self.revives.note_revived(in_log.revived, positions[1])
+
+    async def _commit_java_pops(self, checkpoints: Sequence[JavaCheckpoint]) -> None:
+        """Move the offsets of groups behind the messages of checkpoints of Java."""
+        context, offsets = self._context, self._offsets
+        committed = {
+            queue: offset
+            for queue in {checkpoint.queue for checkpoint in checkpoints}
+            if (offset := offsets.query(queue.group, queue.topic, queue.queue_id)) is not None
+        }
+        popped = await context.offload(
+            popped_by_java,
+            checkpoints,
+            context.store.reader,
+            committed,
+            may_be_buffered=context.live_config.current.pop.enable_pop_buffer_merge,
+        )
+        commit_popped(popped, offsets, context.store.reader.max_offset)
 
     def start(self) -> None:
         """Begin to revive messages."""
