@@ -21,6 +21,7 @@ from kourou.client.consuming.listening.listener_calls import ListenerCall
 from kourou.client.consuming.listening.ordered_calls import OrderedCall
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
 from kourou.client.consuming.popping.popped_queues import PoppedQueues
+from kourou.client.consuming.popping.unsettled import UnsettledMessages
 from kourou.client.consuming.pulling.queue_fetcher import restore_topic
 from kourou.client.consuming.watching.consume_stats import ConsumerStats, TopicStats
 from kourou.client.instance import ClientInstance
@@ -158,6 +159,7 @@ class SimpleAnswers:
         instance: the client.
         config: its settings.
         subscriptions: by topic; a live view.
+        unsettled: the messages that the program holds.
         stats: its counters.
     """
 
@@ -166,11 +168,13 @@ class SimpleAnswers:
         instance: ClientInstance,
         config: SimpleConsumerConfig,
         subscriptions: Mapping[str, SubscriptionData],
+        unsettled: UnsettledMessages,
         stats: ConsumerStats,
     ) -> None:
         self._instance = instance
         self._config = config
         self._subscriptions = subscriptions
+        self._unsettled = unsettled
         self._stats = stats
         self._began_at_ms = 0
 
@@ -194,8 +198,9 @@ class SimpleAnswers:
         return {}
 
     def running_info(self, stacks: str | None) -> ConsumerRunningInfo:
-        """Return the consumer's settings, subscriptions, rates and, if given, stacks."""
+        """Return the consumer's settings, messages, rates and, if given, stacks."""
         topics = sorted(self._subscriptions)
+        now_s = asyncio.get_running_loop().time()
         return ConsumerRunningInfo(
             properties=_running_properties(
                 self._config,
@@ -205,6 +210,7 @@ class SimpleAnswers:
                 is_ordered=self._config.ordered,
             ),
             subscriptions=[self._subscriptions[topic] for topic in topics],
+            pop_queues=self._unsettled.infos(topics, now_s),
             statuses={topic: _status_of(self._stats.topic(topic)) for topic in topics},
             jstack=stacks,
         )

@@ -24,6 +24,7 @@ from kourou.client.consuming.popping.receipts import AT_ONCE_MS, Receipts
 from kourou.client.consuming.popping.receiver import Receiver
 from kourou.client.consuming.popping.renewals import Renewals
 from kourou.client.consuming.popping.source_pops import PopTerms
+from kourou.client.consuming.popping.unsettled import UnsettledMessages
 from kourou.client.health import SimpleConsumerHealth
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
@@ -110,17 +111,19 @@ class SimpleConsumer(Lifetime, ObservedConsumer):
             on_route_changed=lambda _: self._receiver.wake(),
         )
         super().__init__(instance, group)
+        self._unsettled = UnsettledMessages()
         self._answers = requests.target = SimpleAnswers(
-            instance, config, self._subscriptions, self._stats
+            instance, config, self._subscriptions, self._unsettled, self._stats
         )
         self._receipts = Receipts(instance, group)
-        self._renewals = Renewals(self._receipts.change)
+        self._renewals = Renewals(self._change)
         self._receiver = Receiver(
             instance,
             group,
             config,
             subscriptions=self._subscriptions,
             receipts=self._receipts,
+            unsettled=self._unsettled,
             stats=self._stats,
         )
         self._leaving: set[asyncio.Task[None]] = set()
@@ -248,6 +251,7 @@ class SimpleConsumer(Lifetime, ObservedConsumer):
         """
         await self._end_renewals((message,))
         await self._receipts.ack(message)
+        self._unsettled.settled(message)
 
     async def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
         """Acknowledge messages by one request to each broker; much faster than one by one.
@@ -260,6 +264,8 @@ class SimpleConsumer(Lifetime, ObservedConsumer):
         await self._end_renewals(every)
         if every:
             await self._receipts.ack_all(every)
+            for message in every:
+                self._unsettled.settled(message)
 
     async def change_invisible(self, message: PoppedMessage, invisible_ms: int) -> None:
         """Have a message delivered again `invisible_ms` from now, and replace its receipt.
@@ -275,7 +281,7 @@ class SimpleConsumer(Lifetime, ObservedConsumer):
         """
         _check("invisible_ms", invisible_ms, 0, INVISIBLE_RANGE_MS[1])
         await self._end_renewals((message,))
-        await self._receipts.change(message, invisible_ms)
+        await self._change(message, invisible_ms)
 
     async def give_back(self, message: PoppedMessage) -> None:
         """Have a message delivered again at once, which takes the broker up to a few seconds.
@@ -300,6 +306,7 @@ class SimpleConsumer(Lifetime, ObservedConsumer):
         """
         await self._end_renewals((message,))
         await self._receipts.dead_letter(message, reason_of(DeadLetter(reason)) or None)
+        self._unsettled.settled(message)
 
     def give_back_soon(self, message: PoppedMessage) -> None:
         """Give a message back without waiting for the broker; a failure is logged.
@@ -380,6 +387,10 @@ class SimpleConsumer(Lifetime, ObservedConsumer):
             held_messages=self._receiver.late_messages,
             renewals=len(self._renewals),
         )
+
+    async def _change(self, message: PoppedMessage, invisible_ms: int) -> None:
+        await self._receipts.change(message, invisible_ms)
+        self._unsettled.changed(message)
 
     async def _end_renewals(self, messages: Iterable[PoppedMessage]) -> None:
         self._instance.check_open()

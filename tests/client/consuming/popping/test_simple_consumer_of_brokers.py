@@ -12,6 +12,7 @@ from kourou.client.consuming.consumer_config import SimpleConsumerConfig
 from kourou.client.pop_result import PoppedMessage
 from kourou.model.group import ConsumeFromWhere, ConsumeType
 from kourou.model.message import Message
+from kourou.model.queue import MessageQueue
 from kourou.protocol.running_info import ConsumeResult
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
@@ -176,6 +177,44 @@ def test_administrators_see_members_that_pop() -> None:
             assert [one.sub_string for one in info.subscriptions] == ["a || b"]
             assert (list(info.statuses), dict(info.queues)) == ([TOPIC], {})
             assert info.jstack
+
+    with_brokers(body)
+
+
+def test_administrators_see_the_messages_that_a_member_has_not_settled() -> None:
+    async def body(w: Recording) -> None:
+        await w.send(*[b"%d" % number for number in range(6)])
+        async with (
+            w.cluster.simple_consumer("g", config=config()) as consumer,
+            w.cluster.admin() as admin,
+        ):
+            consumer.subscribe(TOPIC)
+            held: list[PoppedMessage] = []
+            while len(held) < 6:
+                held += await consumer.receive(invisible_ms=10_000)
+            await asyncio.sleep(1)
+            (member,) = (await admin.consumer_connection("g")).connections
+
+            async def waiting() -> int:
+                info = await admin.running_info("g", member.client_id)
+                ((queue, found),) = info.pop_queues.items()
+                assert queue == MessageQueue(TOPIC, held[0].broker_name, -1)
+                assert found.last_pop_timestamp > 0
+                assert not found.dropped
+                return found.wait_ack_count
+
+            assert await waiting() == 6
+            await consumer.ack(held[0])
+            await consumer.ack_all(held[1:3])
+            await consumer.dead_letter(held[3], "no")
+            assert await waiting() == 2
+            await consumer.change_invisible(held[4], 30_000)
+            await asyncio.sleep(12)
+            assert await waiting() == 1
+            consumer.unsubscribe(TOPIC)
+            consumer.subscribe("Other")
+            info = await admin.running_info("g", member.client_id)
+            assert info.pop_queues == {}
 
     with_brokers(body)
 

@@ -21,6 +21,7 @@ from kourou.client.consuming.consumer_config import SimpleConsumerConfig
 from kourou.client.consuming.popping.pop_sources import PopSource, PopSources
 from kourou.client.consuming.popping.receipts import Receipts
 from kourou.client.consuming.popping.source_pops import PopRules, PopTerms, SourcePops
+from kourou.client.consuming.popping.unsettled import UnsettledMessages
 from kourou.client.consuming.watching.consume_stats import ConsumerStats
 from kourou.client.instance import ClientInstance
 from kourou.client.pop_result import PoppedMessage, PopResult
@@ -47,6 +48,7 @@ class Receiver:
         config: the consumer's settings.
         subscriptions: the subscriptions by topic; a live view.
         receipts: settles messages that the program must not get.
+        unsettled: gets the messages that the program does.
         stats: counts the pops.
     """
 
@@ -58,6 +60,7 @@ class Receiver:
         *,
         subscriptions: Mapping[str, SubscriptionData],
         receipts: Receipts,
+        unsettled: UnsettledMessages,
         stats: ConsumerStats,
     ) -> None:
         self._instance = instance
@@ -70,6 +73,7 @@ class Receiver:
             max_reconsume_times=config.max_reconsume_times,
         )
         self._single = SourcePops(instance, group, rules, receipts=receipts, stats=stats)
+        self._unsettled = unsettled
         self._sources = PopSources(instance, subscriptions)
         self._late: deque[PoppedMessage] = deque()
         self._pops: set[asyncio.Task[PopResult]] = set()
@@ -186,7 +190,7 @@ class Receiver:
         Its failure is in the source's `error`.
         """
         subscription = self._subscriptions[source.topic]
-        task = asyncio.create_task(self._single.pop(source, subscription, terms, wait_s))
+        task = asyncio.create_task(self._pop(source, subscription, terms, wait_s))
         self._pops.add(task)
         task.add_done_callback(self._pops.discard)
         try:
@@ -200,6 +204,19 @@ class Receiver:
         if task.cancelled():
             raise ClosedError("the simple consumer closed while it received")
         return task.result().messages
+
+    async def _pop(
+        self, source: PopSource, subscription: SubscriptionData, terms: PopTerms, wait_s: float
+    ) -> PopResult:
+        result = await self._single.pop(source, subscription, terms, wait_s)
+        self._unsettled.popped(
+            source.topic,
+            source.broker_name,
+            result.messages,
+            now_ms=self._instance.runtime.clock.now_ms(),
+            now_s=_now_s(),
+        )
+        return result
 
     def _keep_late(self, source: PopSource, task: asyncio.Task[PopResult]) -> None:
         source.late_pops -= 1
