@@ -54,8 +54,9 @@ async def assert_all_clients_work(namesrv: str, tls: TlsClientConfig) -> None:
 
 
 async def send_one(namesrv: str, config: ProducerConfig) -> None:
+    """Send in a single try: the end of a later one by its timeout would hide the refusal."""
     async with Producer("p", namesrv, config=config) as producer:
-        await producer.send(Message("T", b"x"), timeout_ms=1_000)
+        await producer.send_oneway(Message("T", b"x"), timeout_ms=60_000)
 
 
 def test_messages_are_sent_and_consumed_over_tls(tmp_path: Path) -> None:
