@@ -131,7 +131,8 @@ def waiting_positions(
 ) -> list[int]:
     """Return the log positions of the messages of slots for some topics, sorted; may block.
 
-    Some may be of other topics, whose names have the same hash. A damaged chain is cut short.
+    Some may be of other topics, whose names have the same hash. A slot with a damaged chain is
+    searched for in the whole log, as by `load_slot`.
 
     Raises:
         OSError: the timer log cannot be read.
@@ -140,11 +141,11 @@ def waiting_positions(
     found: list[int] = []
     for slot in slots:
         try:
-            for _, unit in timer_log.chain(slot.last):
-                if unit.topic_hash in hashes:
-                    found.append(unit.physical_offset)
+            units = [unit for _, unit in timer_log.chain(slot.last)]
         except CorruptRecordError as error:
             log.warning("timer_slot.damaged second=%d reason=%s", slot.second, error)
+            units = [unit for at, unit in timer_log.units_of(slot.second) if at <= slot.last]
+        found += [unit.physical_offset for unit in units if unit.topic_hash in hashes]
     found.sort()
     return found
 
