@@ -163,6 +163,20 @@ def test_checkpoint_added_twice_has_all_messages(in_flight: InFlight) -> None:
     assert (in_flight.checkpoint_count, in_flight.message_count) == (1, 3)
 
 
+def test_ack_of_a_checkpoint_that_is_added_later_counts_during_a_recovery() -> None:
+    in_flight = InFlight("b")
+    in_flight.ack_all(KEY, (100,))
+    in_flight.add(checkpoint())
+    assert in_flight.unacked(KEY) == [100, 101, 102]
+
+    in_flight.apply_unknown_acks()
+    assert in_flight.unacked(KEY) == [101, 102]
+    in_flight.ack_all(CHANGED, (101,))
+    in_flight.add(checkpoint(101, key=CHANGED))
+    in_flight.apply_unknown_acks()
+    assert in_flight.unacked(CHANGED) == [101]
+
+
 def test_deleted_topics_and_groups_are_forgotten() -> None:
     in_flight = InFlight("b")
     for topic in "TU":

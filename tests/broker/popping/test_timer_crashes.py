@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
+from kourou.protocol.popping.topic_names import revive_topic
+from kourou.protocol.record.encode import draft_from_record
+from kourou.protocol.record.layout import without_seal
+from kourou.protocol.record.read import read_record
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
-from kourou.testing.simulated_broker import SimulatedBroker
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 from tests.broker.popping.pop_rig import Got, PopRig
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Life = Callable[[SimulatedBroker], Coroutine[Any, Any, None]]
 
 
@@ -69,3 +75,76 @@ def test_message_acknowledged_after_its_checkpoint_was_copied_does_not_come_back
 
     # With the clock set back, the messages in flight are known when the checkpoint is due again.
     run_lives(acknowledge, *[kill_again] * (lives - 2), pop, gap_ms=-500)
+
+
+def test_message_that_was_revived_before_a_kill_is_not_in_flight_after_it() -> None:
+    async def revive(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a", b"b")
+        await rig.pop(invisible_time=5_000)
+        await asyncio.sleep(1)
+        await broker.timers.storage.flush()
+        await asyncio.sleep(5)
+        await broker.tables.persist()
+        assert broker.components.popping.in_flight.message_count == 0
+
+    async def count(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(1)
+        assert broker.components.popping.recovery.is_complete
+        assert broker.components.popping.in_flight.message_count == 0
+        assert sorted((await PopRig(broker).pop()).bodies) == [b"a", b"b"]
+
+    run_lives(revive, count)
+
+
+def test_message_acknowledged_while_the_messages_in_flight_are_read_is_not_in_flight() -> None:
+    disk, popped, may_read = SimDisk(), list[Got](), asyncio.Event()
+
+    async def pop(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a", b"b")
+        popped.append(await rig.pop(invisible_time=5_000))
+        await asyncio.sleep(1)
+        await broker.timers.storage.flush()
+
+    async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result = function(*args, **kwargs)
+        if function.__qualname__ == "InFlightRecovery._read":
+            await may_read.wait()
+        return result
+
+    async def acknowledge(broker: SimulatedBroker) -> None:
+        popping = broker.components.popping
+        await asyncio.sleep(1)
+        assert not popping.recovery.is_complete
+        await PopRig(broker).ack_all(popped[0])
+        may_read.set()
+        await popping.recovery.wait()
+        await asyncio.sleep(0.1)
+        assert popping.in_flight.message_count == 0
+        await asyncio.sleep(8)
+        assert (await PopRig(broker).pop()).bodies == []
+
+    ended_ms = run_virtual(run_life(disk, pop, 0, is_last=False))
+    run_with_broker(acknowledge, disk, is_delivering=True, later_ms=ended_ms, offload=offload)
+
+
+def test_second_copy_of_a_checkpoint_revives_nothing() -> None:
+    async def copy(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a")
+        got = await rig.pop(invisible_time=5_000)
+        await asyncio.sleep(5.5)
+        topic, queue_id = revive_topic(broker.config.cluster_name), got.header.revive_qid
+        entry = broker.store.reader.entry(topic, queue_id, 0)
+        assert entry is not None
+        record = broker.store.reader.read_record(entry.physical_offset)
+        assert record is not None
+        header = read_record(record, check_crc=False)
+        text = without_seal(header.properties(record))
+        await broker.store_messages([draft_from_record(record, header, topic, queue_id, text)])
+        await asyncio.sleep(2)
+        assert broker.store.reader.max_offset(topic, queue_id) == 2
+        assert (await rig.pop()).bodies == [b"a"]
+
+    run_lives(copy)

@@ -10,8 +10,8 @@ A pop calls `add` before it puts the checkpoint, because one with a short invisi
 delivered at once; and `settle` if the put fails. An ack calls `ack` when its record is stored: the
 checkpoint is needed until then. A change calls `change` before it puts the new checkpoint and the
 ack, and then `change_stored` or `change_failed`. A revival calls `revive` when the messages are
-stored again. After a start, all checkpoints that are not handled are added before any of their acks
-is applied.
+stored again. After a start, all checkpoints that are not handled are added, then their acks are
+applied, and those that were stored meanwhile (`apply_unknown_acks`).
 
 Memory
 ------
@@ -91,6 +91,7 @@ class InFlight:
         """Number of live checkpoints."""
         self.message_count = 0
         """Number of messages in flight."""
+        self._unknown_acks: list[tuple[CheckpointKey, tuple[int, ...]]] | None = []
 
     def add(self, checkpoint: PopCheckpoint) -> None:
         """Add a checkpoint with the messages that are not acknowledged.
@@ -137,12 +138,23 @@ class InFlight:
         self._clear(queue, key, entry, value, bit)
         return Acked.NEWLY
 
+    def apply_unknown_acks(self) -> None:
+        """Apply the acks whose checkpoints were not known; from now on all checkpoints are."""
+        acks, self._unknown_acks = self._unknown_acks or (), None
+        for key, offsets in acks:
+            self.ack_all(key, offsets)
+
     def ack_all(self, key: CheckpointKey, offsets: Sequence[int]) -> list[int]:
-        """Acknowledge messages whose acks are stored; return those that were in flight."""
+        """Acknowledge messages whose acks are stored; return those that were in flight.
+
+        Until `apply_unknown_acks`, acks of checkpoints that are not known yet are kept.
+        """
         queue = self._queues.get(key[:3])
         entry = self._entry_key(key)
         value = None if queue is None else queue.entries.get(entry)
         if queue is None or value is None:
+            if self._unknown_acks is not None:
+                self._unknown_acks.append((key, tuple(offsets)))
             return []
         start = key.start_offset
         size = value.bit_length() if isinstance(value, int) else 0

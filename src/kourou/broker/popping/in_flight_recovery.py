@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kourou.broker.context import BrokerContext
+from kourou.broker.popping.ack_writer import AckWriter
 from kourou.broker.popping.checkpoint import (
     CheckpointKey,
     PopCheckpoint,
@@ -19,6 +20,7 @@ from kourou.broker.popping.checkpoint import (
     key_of_ack,
 )
 from kourou.broker.popping.in_flight import DueCopies, InFlight
+from kourou.broker.popping.revive import Revives
 from kourou.broker.popping.revive_log import REVIVE_PREFIX
 from kourou.broker.timer.timers import Timers
 from kourou.errors import MalformedBodyError, MalformedMessageError, ServiceNotAvailableError
@@ -45,6 +47,13 @@ class WaitingAck(NamedTuple):
     offsets: Sequence[int]
 
 
+class Waiting(NamedTuple):
+    """A record that waits in the wheel, for one of the revive queues."""
+
+    record: PopCheckpoint | WaitingAck
+    revive_queue: int
+
+
 class InFlightRecovery:
     """Recovers the checkpoints in flight once, in the background.
 
@@ -58,18 +67,18 @@ class InFlightRecovery:
         timers: Timers,
         in_flight: InFlight,
         copies: DueCopies,
-        topics: Iterable[str],
-        wait_read: Callable[[], Awaitable[None]],
+        writer: AckWriter,
+        revives: Revives,
     ) -> None:
-        """Recover the checkpoints of the revive topics `topics` into `in_flight`.
+        """Recover the checkpoints of all revive topics into `in_flight`.
 
         Args:
             context: the broker's state and services.
             timers: hold what is not due yet.
             in_flight: gets the checkpoints.
             copies: is complete as soon as `in_flight` is.
-            topics: all revive topics.
-            wait_read: waits until the present records of all revive queues are read.
+            writer: stores acks of messages that were revived before their time.
+            revives: read the revive queues.
         """
         self.is_complete = False
         self._reader = context.store.reader
@@ -79,8 +88,8 @@ class InFlightRecovery:
         self._in_flight = in_flight
         self._copies = copies
         self._topics, self._groups = context.topics, context.groups
-        self._revive_topics = tuple(topics)
-        self._wait_read = wait_read
+        self._writer, self._revives = writer, revives
+        self._revive_topics = tuple(revives.topics)
         self._completed = asyncio.Event()
 
     async def wait(self) -> None:
@@ -102,7 +111,7 @@ class InFlightRecovery:
             try:
                 # In this order: what the timer delivers meanwhile is read in the revive queue.
                 acks = await self._recover_waiting()
-                await self._wait_read()
+                await self._revives.wait_read()
                 await self._apply(acks)
             except Exception:
                 if not is_failing:
@@ -131,13 +140,21 @@ class InFlightRecovery:
             part = positions[at : at + READ_RECORDS]
             found = await self._offload(self._read, part)
             for first in range(0, len(found), ADD_RECORDS):
-                for one in found[first : first + ADD_RECORDS]:
-                    if isinstance(one, WaitingAck):
-                        acks.append(one)
-                    elif self._is_served(one):
-                        self._in_flight.add(one)
+                for record, revive_queue in found[first : first + ADD_RECORDS]:
+                    if isinstance(record, WaitingAck):
+                        acks.append(record)
+                    elif self._is_served(record):
+                        self._in_flight.add(record)
+                        self._ack_revived(record, revive_queue)
                 await asyncio.sleep(0)
         return acks
+
+    def _ack_revived(self, checkpoint: PopCheckpoint, revive_queue: int) -> None:
+        """Acknowledge messages that were revived before their time, when a kill prevented that."""
+        revived = self._revives.revived_before(checkpoint.key).intersection(checkpoint.offsets)
+        if revived:
+            place = (revive_queue, checkpoint.revive_at_ms)
+            self._writer.add_unanswered(checkpoint.key, sorted(revived), place)
 
     def _is_served(self, checkpoint: PopCheckpoint) -> bool:
         """Return whether topic and group of a checkpoint were not deleted."""
@@ -149,13 +166,14 @@ class InFlightRecovery:
             self._in_flight.ack_all(ack.key, ack.offsets)
             if not number % ADD_RECORDS:
                 await asyncio.sleep(0)
+        self._in_flight.apply_unknown_acks()
         count = self._in_flight.checkpoint_count
         if count:
             log.info("in_flight.recovered checkpoints=%d acks=%d", count, len(acks))
 
-    def _read(self, positions: Sequence[int]) -> list[PopCheckpoint | WaitingAck]:
+    def _read(self, positions: Sequence[int]) -> list[Waiting]:
         """Read and decode records of the timer topic; runs on any thread."""
-        found: list[PopCheckpoint | WaitingAck] = []
+        found: list[Waiting] = []
         for position in positions:
             record = self._reader.read_record(position)
             try:
@@ -166,11 +184,12 @@ class InFlightRecovery:
                 found.append(decoded)
         return found
 
-    def _decode(self, record: bytes) -> PopCheckpoint | WaitingAck | None:
+    def _decode(self, record: bytes) -> Waiting | None:
         timer = read_timer_record(record)
-        if not timer.topic.startswith(REVIVE_PREFIX):
+        # What was delivered before a kill is in the revive queue, or handled.
+        if not timer.topic.startswith(REVIVE_PREFIX) or self._timers.was_delivered(timer):
             return None
-        return read_revive_record(timer, self._broker_name)
+        return Waiting(read_revive_record(timer, self._broker_name), timer.queue_id)
 
 
 def read_revive_record(timer: TimerRecord, broker_name: str) -> PopCheckpoint | WaitingAck:

@@ -105,8 +105,8 @@ class Popping:
             timers,
             self.in_flight,
             self._copies,
-            self.revives.topics,
-            self.revives.wait_read,
+            writer,
+            self.revives,
         )
         self._recovery_task: asyncio.Task[None] | None = None
         self._handlers = self._build_handlers(revive_log, writer, reads)

@@ -33,7 +33,7 @@ from kourou.broker.popping.checkpoint import (
 from kourou.broker.popping.in_flight import InFlight
 from kourou.broker.popping.pop_counts import ACK, CHECKPOINT, PopCounts
 from kourou.broker.popping.revive_log import REVIVE_PREFIX, ReviveLog, log_end_of
-from kourou.broker.popping.revive_store import ReviveStore
+from kourou.broker.popping.revive_store import Revived, ReviveStore
 from kourou.broker.popping.revive_window import HeldCheckpoint, ReviveWindow
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.timer.timers import Timers
@@ -75,6 +75,7 @@ class ReviveParts:
         writer: tells whether an ack of a checkpoint is being stored.
         recovery_is_complete: whether the checkpoints from before the start are all known.
         revived: messages that were revived before a kill, by their checkpoint.
+        releasing: checkpoints whose messages are being made visible before their time.
     """
 
     context: BrokerContext
@@ -86,6 +87,7 @@ class ReviveParts:
     counts: PopCounts
     recovery_is_complete: Callable[[], bool]
     revived: dict[CheckpointKey, set[int]] = field(default_factory=dict)
+    releasing: set[CheckpointKey] = field(default_factory=set)
 
 
 class Revives:
@@ -117,6 +119,10 @@ class Revives:
         """
         self._parts.revived.update(revived)
         self._recovered_position = log_position
+
+    def revived_before(self, key: CheckpointKey) -> set[int]:
+        """Return the offsets of a checkpoint's messages that were revived before a kill."""
+        return self._parts.revived.get(key, set())
 
     @property
     def revived_position(self) -> int:
@@ -182,17 +188,22 @@ class Revives:
             task.add_done_callback(self._releases.discard)
 
     async def _release(self, checkpoint: PopCheckpoint, revive_queue: int) -> None:
-        parts, offsets = self._parts, checkpoint.unacked()
-        parts.in_flight.settle(checkpoint.key)
-        copy = replace(checkpoint)
+        """Revive messages before their time; what cannot be revived stays in flight until then."""
+        parts, key, copy = self._parts, checkpoint.key, replace(checkpoint)
+        parts.releasing.add(key)
         try:
             revived = await parts.store.revive(copy, revive_queue, is_delivered=False)
         except OSError as error:
-            log.warning("pop.not_released key=%s error=%s", checkpoint.key, error)
-            return  # they become visible when their time is over
-        if revived.is_done:
-            place = (revive_queue, checkpoint.revive_at_ms)
-            parts.writer.add_unanswered(checkpoint.key, offsets, place)
+            revived = Revived(is_done=False, reason=str(error))
+        finally:
+            parts.releasing.discard(key)
+        left = [] if revived.is_done else copy.unacked()
+        if left:
+            log.warning("pop.not_released key=%s reason=%s", key, revived.reason)
+        done = [offset for offset in checkpoint.unacked() if offset not in left]
+        if done:
+            parts.in_flight.revive(key, done)
+            parts.writer.add_unanswered(key, done, (revive_queue, checkpoint.revive_at_ms))
 
 
 class ReviveLoop:
@@ -308,13 +319,13 @@ class ReviveLoop:
         """Revive the messages of one checkpoint, or make it due again later."""
         parts, window = self._parts, self.window
         checkpoint = held.checkpoint
-        if parts.writer.has_unstored(checkpoint.key):
+        if parts.writer.has_unstored(checkpoint.key) or checkpoint.key in parts.releasing:
             window.defer(held, self._clock.now_ms() + LEVEL_RETRY_MS)
             return
-        if parts.in_flight.is_live(checkpoint.key):
-            left = parts.in_flight.unacked(checkpoint.key)
-            checkpoint.ack_all(set(checkpoint.offsets).difference(left))
-            parts.in_flight.settle(checkpoint.key)  # from now on an ack comes too late
+        self._take(held)
+        if checkpoint.is_acknowledged:
+            window.settle(held)
+            return
         self._revived_at.setdefault(
             held.revive_offset, parts.context.store.writer.appended_position
         )
@@ -328,6 +339,22 @@ class ReviveLoop:
             return
         log.warning("revive.refused key=%s reason=%s", checkpoint.key, revived.reason)
         window.defer(held, self._clock.now_ms() + REFUSED_RETRY_MS)
+
+    def _take(self, held: HeldCheckpoint) -> None:
+        """Take the messages of a due checkpoint from those in flight: an ack comes too late now.
+
+        Once all messages in flight are known, any other message is acknowledged or revived already,
+        also if no ack was read: the timer may have left it out, or may deliver it later because the
+        clock was set back; or this is a second copy of the checkpoint.
+        """
+        if held.is_taken:
+            return
+        held.is_taken = True
+        in_flight, checkpoint = self._parts.in_flight, held.checkpoint
+        left = in_flight.unacked(checkpoint.key)
+        if left or self._parts.recovery_is_complete():
+            checkpoint.ack_all(set(checkpoint.offsets).difference(left))
+        in_flight.revive(checkpoint.key, checkpoint.offsets)
 
     def _is_served(self, key: CheckpointKey) -> bool:
         context = self._parts.context

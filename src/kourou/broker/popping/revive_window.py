@@ -57,11 +57,13 @@ class HeldCheckpoint:
         revive_offset: its offset in the revive queue.
         read_from: lowest offset that must be read again after a restart: its own, or that of an ack
             or a checkpoint before it.
+        is_taken: its messages are being revived: an ack comes too late.
     """
 
     checkpoint: PopCheckpoint
     revive_offset: int
     read_from: int
+    is_taken: bool = False
     is_settled: bool = False
 
 
@@ -289,7 +291,12 @@ class ReviveWindow:
 
 
 def _take_over(held: HeldCheckpoint, older: HeldCheckpoint) -> None:
-    """Move the messages that two checkpoints have in common to the later one."""
+    """Move the messages that two checkpoints have in common to the later one.
+
+    One that is being revived keeps its messages.
+    """
+    if older.is_taken:
+        return
     common = set(held.checkpoint.offsets).intersection(older.checkpoint.offsets)
     if common:
         held.checkpoint.ack_all(common.difference(older.checkpoint.unacked()))

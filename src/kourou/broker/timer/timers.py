@@ -49,7 +49,7 @@ from kourou.errors import MalformedMessageError
 from kourou.model.topic import TOPIC_LENGTH_MAX
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.timer.delivered import DeliveryKey
+from kourou.store.timer.delivered import DeliveryKey, delivery_key
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import (
@@ -116,7 +116,7 @@ class Timers:
         if not self._config.current.timer.timer_wheel_enable:
             return
         files = await self.storage.open()
-        self._delivered = self.storage.delivered
+        self._delivered = Counter(self.storage.delivered)
         # The last run's store times are ahead of the present time if its clock was. If that was set
         # back, the current slot has deliveries that were due, and stored, before the slot's time.
         self._delivered_until_ms = max(
@@ -226,6 +226,10 @@ class Timers:
             return []
         slots = files.wheel.slots()
         return await self._offload(waiting_positions, files.log, slots, tuple(topics))
+
+    def was_delivered(self, timer: TimerRecord) -> bool:
+        """Return whether a message was delivered before the start, after the last flush."""
+        return delivery_key(timer.topic, timer.properties) in self.storage.delivered
 
     def placement(self, random: Random) -> TimerPlacement:
         """Return the object that places scheduled messages."""
