@@ -1,6 +1,7 @@
 """Stores acks of popped messages: all acks of one loop iteration in one put.
 
-Acks of one checkpoint share one record. A request is answered when all of its acks are stored.
+Acks of one checkpoint share one record. A request is answered when all of its acks are stored, also
+if the sync takes long: until then their messages are not revived.
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ class AckWriter:
             self._unstored[acks.key] = self._unstored.get(acks.key, 0) + 1
         for at in range(0, len(drafts), PUT_RECORDS_MAX):
             end = at + PUT_RECORDS_MAX
-            self._commit.put(drafts[at:end], now_ms, partial(self._stored, stored[at:end]))
+            after = partial(self._stored, stored[at:end])
+            self._commit.put(drafts[at:end], now_ms, after, answers_late=False)
 
     def _draft(self, acks: _Acks, now_ms: int) -> RecordDraft:
         offsets = tuple(acks.offsets)

@@ -376,7 +376,7 @@ class AckHandlers:
             request.reply(_changed(command, pop_time_ms, header.invisible_time, revive_queue))
 
         self._in_flight.change(old, header.offset, changed)
-        self._context.commit.put(drafts, now_ms, done)
+        self._context.commit.put(drafts, now_ms, done, answers_late=False)
 
     # Checks
 

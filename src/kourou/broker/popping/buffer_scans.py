@@ -135,7 +135,7 @@ class BufferScans:
             self._set_timer()
             return
         self._stored_all.clear()
-        self._commit.put(drafts, now_ms, partial(self._on_stored, keys))
+        self._commit.put(drafts, now_ms, partial(self._on_stored, keys), answers_late=False)
 
     def _on_stored(self, keys: Sequence[CheckpointKey], result: PutResult) -> None:
         for key in keys:

@@ -72,7 +72,9 @@ class CheckpointWriter:
     def put(self, added: Sequence[NewCheckpoint], revive_queue: int, done: Done) -> None:
         """Store the checkpoints of one pop, whose queues are locked; call `done` once.
 
-        If one of them is refused, none counts: the next pop gets their messages.
+        If one of them is refused, none counts: the next pop gets their messages. If the sync takes
+        long, `done` is called when it ends: until then the offset must not be committed, which
+        could become durable before the checkpoint, and no other pop may get the messages.
 
         Raises:
             RemoteError: the timer refuses one.
@@ -105,7 +107,7 @@ class CheckpointWriter:
             self._drop(added)
             raise
         after = partial(self._stored, added, stored, done, is_buffering=is_buffering)
-        self._context.commit.put(drafts, now_ms, after)
+        self._context.commit.put(drafts, now_ms, after, answers_late=False)
 
     def skip(self, queue: PopQueue, next_offset: int) -> None:
         """Move the group's offset behind messages that are not delivered to it."""

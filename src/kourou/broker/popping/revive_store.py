@@ -15,7 +15,6 @@ Source: PopReviveService.reviveMsgFromCk, rePutCK, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,8 +52,6 @@ log = logging.getLogger(__name__)
 
 PUT_BYTES_MAX: Final = 256 * 1024
 """Limit on the bytes of one put; a single message may be larger."""
-LATE_CHECK_MS: Final = 100
-"""How often to look whether a sync that took too long has ended."""
 
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
 _QUEUE_OFFSET: Final = head_struct("queue_offset")
@@ -175,15 +172,7 @@ class ReviveStore:
     async def _stored(self, drafts: Sequence[RecordDraft]) -> PutResult:
         """Return the final result of a put, also if its sync takes long."""
         now_ms = self._context.clock.now_ms()
-        result = await self._commit.put_and_wait(drafts, now_ms)
-        while result.status is PutStatus.FLUSH_DISK_TIMEOUT:
-            late = self._commit.late_result()
-            if late is None:
-                return PutResult(PutStatus.OK, result.appended)
-            if late.status is not PutStatus.FLUSH_DISK_TIMEOUT:
-                return late
-            await asyncio.sleep(LATE_CHECK_MS / 1000)
-        return result
+        return await self._commit.put_and_wait(drafts, now_ms, answers_late=False)
 
     async def _put_later(
         self, checkpoint: PopCheckpoint, offsets: Sequence[int], revive_queue: int

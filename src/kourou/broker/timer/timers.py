@@ -394,11 +394,11 @@ class Timers:
             if result.status is PutStatus.TOPIC_REFUSED:
                 self._log_set_aside(result.reason)
                 waiting = set_aside(draft, timer.header, self._config.current.delay_levels_ms)
-                self._commit.put([waiting], now_ms, done)
+                self._commit.put([waiting], now_ms, done, answers_late=False)
             else:
                 self._put_done(near, number, timer.counted_topic, result)
 
-        self._commit.put([draft], now_ms, done)
+        self._commit.put([draft], now_ms, done, answers_late=False)
 
     def _log_set_aside(self, reason: str) -> None:
         suppressed = self._set_aside_rate.take(steady_ms() / 1000)

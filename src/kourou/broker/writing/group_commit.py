@@ -110,6 +110,7 @@ class GroupCommit:
         *,
         owner: Hashable | None = None,
         wait_for_sync: bool = True,
+        answers_late: bool = True,
     ) -> None:
         """Append `drafts`, all or none of them, and call `done` exactly once.
 
@@ -125,12 +126,15 @@ class GroupCommit:
                 None for records that the broker itself stores.
             wait_for_sync: False calls `done` once the records are written, even in sync mode;
                 consumers still see them only when they are synced.
+            answers_late: False never calls `done` with FLUSH_DISK_TIMEOUT: if the sync takes too
+                long, it is called when that ends. For records whose outcome must be known.
         """
         waiter = PutWaiter(
             done=done,
             owner=owner,
             waits_for_sync=wait_for_sync and self.is_sync_mode,
             deadline_s=self.deadline_s(),
+            answers_late=answers_late,
         )
         refusal = self._append(waiter, drafts, now_ms)
         if refusal is not None:
@@ -183,8 +187,10 @@ class GroupCommit:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
         return None
 
-    async def put_and_wait(self, drafts: Sequence[RecordDraft], now_ms: int) -> PutResult:
-        """Append `drafts`, and return the result once they are stored or refused.
+    async def put_and_wait(
+        self, drafts: Sequence[RecordDraft], now_ms: int, *, answers_late: bool = True
+    ) -> PutResult:
+        """Append `drafts`, and return the result once they are stored or refused, as `put`.
 
         Cancelling has no effect on the records, which are stored nevertheless.
         """
@@ -194,7 +200,7 @@ class GroupCommit:
             if not future.done():
                 future.set_result(result)
 
-        self.put(drafts, now_ms, done)
+        self.put(drafts, now_ms, done, answers_late=answers_late)
         return await future
 
     def flush(self, now_ms: int) -> bool:

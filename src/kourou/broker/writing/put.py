@@ -122,6 +122,8 @@ class PutWaiter:
     owner: Hashable | None
     waits_for_sync: bool
     deadline_s: float
+    answers_late: bool = True
+    """Whether a late sync is reported; if not, its end is."""
     appended: Sequence[AppendedRecord] = ()
     size: int = 0
     puts: int = 1
@@ -142,8 +144,9 @@ class PutWaiter:
             self.answer(PutResult(PutStatus.OK, self.appended))
 
     def late(self, reason: str) -> None:
-        """Call `done` with FLUSH_DISK_TIMEOUT, unless it was called before."""
-        self.answer(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, self.appended, reason))
+        """Call `done` with FLUSH_DISK_TIMEOUT, unless it was called or waits for the sync's end."""
+        if self.answers_late:
+            self.answer(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, self.appended, reason))
 
     def answer(self, result: PutResult) -> None:
         """Call `done`, unless it was called before."""
