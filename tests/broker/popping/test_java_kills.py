@@ -1,10 +1,11 @@
-"""Store of a killed Java broker: its pops are found in its checkpoints, and not beyond them."""
+"""Store of a killed Java broker: its pops and revivals are found, and nothing beyond them."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,14 @@ from kourou.broker.popping.java_checkpoints import unsaved_ms
 from kourou.broker.popping.pop_config import PopConfig
 from kourou.broker.popping.revive_log import ReviveLog
 from kourou.model.group import SubscriptionGroup
-from kourou.protocol.popping.revive_records import AckRecord
+from kourou.model.properties import FIRST_POP_TIME, ORIGIN_GROUP, UNIQ_KEY, encode_properties
+from kourou.model.topic import TopicConfig
+from kourou.protocol.popping.revive_records import (
+    AckRecord,
+    checkpoint_properties,
+    encode_checkpoint,
+)
+from kourou.protocol.popping.topic_names import retry_topic_v1
 from kourou.store.tools.check import check_store
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
@@ -45,6 +53,28 @@ class JavaPops:
         checkpoint = PopCheckpoint(key, offsets, invisible_ms, re_puts=re_puts)
         await broker.store_messages([self._log.checkpoint_draft(checkpoint, 0, now_ms)])
         return checkpoint
+
+    async def deliver(self, checkpoint: PopCheckpoint) -> None:
+        """Store the checkpoint in the revive topic, as the timer does when it is due."""
+        record, broker = checkpoint.record(), self._broker
+        now_ms = broker.clock.now_ms()
+        draft = replace(
+            self._log.checkpoint_draft(checkpoint, 0, now_ms),
+            topic=self._log.topic.encode(),
+            queue_id=0,
+            body=encode_checkpoint(record),
+            properties=encode_properties(checkpoint_properties(record)),
+        )
+        await broker.store_messages([draft])
+
+    async def revive(self, body: bytes, unique_id: str, reconsume_times: int = 1) -> None:
+        """Store a message of the topic in the retry topic."""
+        broker = self._broker
+        properties = {UNIQ_KEY: unique_id, ORIGIN_GROUP: GROUP, FIRST_POP_TIME: "1"}
+        topic = retry_topic_v1(GROUP, TOPIC)
+        broker.topics.ensure(TopicConfig(topic, 1, 1))
+        draft = broker.draft(body, topic=topic, properties=properties)
+        await broker.store_messages([replace(draft, reconsume_times=reconsume_times)])
 
     async def ack(self, checkpoint: PopCheckpoint, offset: int) -> None:
         """Store the ack of a message."""
@@ -196,5 +226,59 @@ def test_checkpoint_of_a_deleted_topic_of_the_same_name_moves_no_offset() -> Non
 
     async def after(broker: SimulatedBroker) -> None:
         assert await popped_rest(broker) == [b"new", b"newer"]
+
+    killed(before, after)
+
+
+def later(broker: SimulatedBroker, *offsets: int, is_suspended: bool = False) -> PopCheckpoint:
+    """Return a checkpoint whose messages the broker that is killed does not revive yet."""
+    now_ms = broker.clock.now_ms()
+    key = CheckpointKey(TOPIC, GROUP, 0, offsets[0], now_ms, broker.config.broker_name)
+    return PopCheckpoint(key, offsets, 10_000, is_suspended=is_suspended)
+
+
+async def put_with_ids(broker: SimulatedBroker, *bodies: bytes) -> None:
+    for body in bodies:
+        await PopRig(broker).put(body, properties={UNIQ_KEY: f"id-{body.decode()}"})
+
+
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_message_that_java_revived_since_its_last_save_is_not_revived_again(
+    *, is_suspended: bool
+) -> None:
+    async def before(broker: SimulatedBroker) -> None:
+        java = JavaPops(broker)
+        await put_with_ids(broker, b"a", b"b", b"c")
+        broker.offsets.commit(GROUP, TOPIC, 0, 3)
+        broker.offsets.commit(GROUP, retry_topic_v1(GROUP, TOPIC), 0, 1)  # b is acknowledged
+        await java.deliver(later(broker, 0, 1, is_suspended=is_suspended))
+        await java.revive(b"b", "id-b", reconsume_times=int(not is_suspended))
+        await java.deliver(later(broker, 2))
+        await broker.topics.persist()
+        await broker.tables.persist()
+
+    async def after(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(20)
+        assert sorted(await popped_rest(broker)) == [b"a", b"c"]
+
+    killed(before, after)
+
+
+def test_earlier_or_other_retry_of_a_message_does_not_count_as_its_revival() -> None:
+    async def before(broker: SimulatedBroker) -> None:
+        java = JavaPops(broker)
+        await put_with_ids(broker, b"a", b"b", b"c")
+        broker.offsets.commit(GROUP, TOPIC, 0, 3)
+        await java.deliver(later(broker, 2))
+        await java.revive(b"a", "id-a")
+        await java.deliver(later(broker, 0, 1))
+        await java.revive(b"b", "id-b", reconsume_times=2)
+        broker.offsets.commit(GROUP, retry_topic_v1(GROUP, TOPIC), 0, 2)
+        await broker.topics.persist()
+        await broker.tables.persist()
+
+    async def after(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(20)
+        assert sorted(await popped_rest(broker)) == [b"a", b"b", b"c"]
 
     killed(before, after)

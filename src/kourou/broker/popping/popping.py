@@ -22,6 +22,7 @@ from kourou.broker.popping.java_checkpoints import (
     popped_by_java,
     unsaved_ms,
 )
+from kourou.broker.popping.java_revivals import find_java_revivals
 from kourou.broker.popping.notifications import NotificationHandlers
 from kourou.broker.popping.ordered import OrderedPops
 from kourou.broker.popping.peek import PeekHandler
@@ -32,7 +33,7 @@ from kourou.broker.popping.pop_reads import PopReads
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.popped_filters import PoppedFilters
-from kourou.broker.popping.popped_offsets import commit_popped, find_pops
+from kourou.broker.popping.popped_offsets import LogFindings, commit_popped, find_pops
 from kourou.broker.popping.revive import ReviveParts, Revives
 from kourou.broker.popping.revive_log import REVIVE_PREFIX, ReviveLog
 from kourou.broker.popping.revive_store import ReviveStore
@@ -171,24 +172,25 @@ class Popping:
         Raises:
             OSError: the log cannot be read.
         """
-        context, positions = self._context, self._offsets.loaded_positions
-        self._offsets.revived_position = lambda: self.revives.revived_position
-        was_clean = context.store.recovery.last_run.was_clean
-        if positions is None:
-            if not was_clean:
+        context, offsets = self._context, self._offsets
+        positions, reader = offsets.loaded_positions, context.store.reader
+        offsets.revived_position = lambda: self.revives.revived_position
+        if not context.store.recovery.last_run.was_clean:
+            if positions is None:  # Java wrote the offsets
                 age_ms = unsaved_ms(context.config.consumer_offset_interval_ms)
-                reader = context.store.reader
-                found = await context.offload(find_java_checkpoints, reader, age_ms)
-                await self._commit_java_pops(found)
-            await self._offsets.save_position()  # for the next start
-            return
-        if was_clean:
-            return
-        segment_bytes = context.config.store.commitlog_segment_bytes
-        in_log = await context.offload(find_pops, context.disk, segment_bytes, positions)
-        commit_popped(in_log.popped, self._offsets, context.store.reader.max_offset)
-        await self._commit_java_pops(in_log.by_java)
-        self.revives.note_revived(in_log.revived, positions[1])
+                by_java = await context.offload(find_java_checkpoints, reader, age_ms)
+                found = LogFindings(by_java=by_java)
+            else:
+                segment_bytes = context.config.store.commitlog_segment_bytes
+                found = await context.offload(find_pops, context.disk, segment_bytes, positions)
+            commit_popped(found.popped, offsets, reader.max_offset)
+            await self._commit_java_pops(found.by_java)
+            next_offsets, name = self.revives.next_offsets, context.config.broker_name
+            revived = await context.offload(find_java_revivals, reader, next_offsets, name)
+            revived_from = reader.written_position if positions is None else positions[1]
+            self.revives.note_revived(found.revived | revived, revived_from)
+        if positions is None:
+            await offsets.save_position()  # for the next start
 
     async def _commit_java_pops(self, checkpoints: Sequence[JavaCheckpoint]) -> None:
         """Move the offsets of groups behind the messages of checkpoints of Java."""

@@ -138,6 +138,11 @@ class Revives:
         return min(positions)
 
     @property
+    def next_offsets(self) -> dict[tuple[str, int], int]:
+        """The first offset of each revive queue, by topic and queue id, that is not read yet."""
+        return {queue: revive.window.next_offset for queue, revive in self._loops.items()}
+
+    @property
     def topics(self) -> set[str]:
         """The names of all revive topics."""
         return {topic for topic, _ in self._loops}
