@@ -208,8 +208,8 @@ async def play(namesrv_addr: str, broker_addr: str, home: Path) -> dict[str, Pri
             await _commit(namesrv_addr)
             await take(AT_REST)
             async with _consumer(namesrv_addr) as consumer:
-                await _until(mqadmin, "consumerProgress -g billing", _CONSUMED)
-                await _until(mqadmin, "statsAll -a -t Orders", _COUNTED)
+                await until_printed(mqadmin, "consumerProgress -g billing", _CONSUMED)
+                await until_printed(mqadmin, "statsAll -a -t Orders", _COUNTED)
                 await take(COUNTED)
                 ids = {"unique_id": unique_id, "offset_id": offset_id}
                 await take(LIVE, client=consumer.client_id, **ids)
@@ -260,7 +260,7 @@ def _consumer(namesrv_addr: str) -> PushConsumer:
     return consumer
 
 
-async def _until(mqadmin: Mqadmin, command: str, pattern: str) -> None:
+async def until_printed(mqadmin: Mqadmin, command: str, pattern: str) -> None:
     """Repeat a command until its output matches."""
     async with asyncio.timeout(_UNTIL_SECONDS):
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,27 @@ from typing import Self
 from tests.interop.clients import admin_command
 
 _END_SECONDS = 20
+
+_MASKS = (
+    (r"\d+\.\d+\.\d+\.\d+:\d+", "ADDRESS"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?", "TIME"),
+    (r"\b20\d{15}\b", "TIME"),
+    (r"\b1[6-9]\d{11}\b", "TIME"),
+    (r"\b[0-9A-F]{30,}\b", "ID"),
+    (r"@\d+#[0-9a-f]+", "@INSTANCE"),
+    (r"\b\d+\.\d+\b", "RATE"),
+    (r"\brt=\d+ms", "rt=RATE"),
+    (r"__CRC32#=\d+", "__CRC32#=CRC"),
+    (r"/\S*/export/", "EXPORT/"),
+    # The failures must be equal; their texts and stack traces may differ.
+    (r"(?m)^\t(at |\.\.\. ).*\n", ""),
+    (r"(CODE: \d+ +DESC: ).*\n(?:(?!Caused|\t).*\n)*", r"\1REMARK\n"),
+    (r"For more information.*\n?|See https?:.*details\.|No registered broker has.*", ""),
+    (r" *\n", "\n"),
+    (r" {2,}", "  "),
+    (r"\b(true|CLUSTERING)  \d+", r"\1  RATE"),  # how long a send took; messages a second
+)
+"""Values that differ in each run: addresses, times, ids and rates."""
 
 
 @dataclass(frozen=True)
@@ -79,3 +101,11 @@ class Mqadmin:
             self._process.wait()
             if self._process.stdout is not None:
                 self._process.stdout.close()
+
+
+def mask(printed: Printed) -> str:
+    """Return the output with values that differ in each run masked."""
+    text = f"{printed.out}\nERR {printed.err}"
+    for pattern, word in _MASKS:
+        text = re.sub(pattern, word, text)
+    return text

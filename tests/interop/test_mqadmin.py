@@ -16,32 +16,12 @@ import pytest
 
 from kourou.testing.process import Serving, run_command
 from tests.interop.admin_steps import STEPS, play
-from tests.interop.mqadmin import Printed
+from tests.interop.mqadmin import Printed, mask
 from tests.interop.peer import start_java
 
 # Java writes the record checksum only if enabled; Kourou does by default. With the checksum,
 # records have the same size in both.
 SAME_RECORDS = "enabledAppendPropCRC=true\n"
-
-MASKS = (
-    (r"\d+\.\d+\.\d+\.\d+:\d+", "ADDRESS"),
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?", "TIME"),
-    (r"\b20\d{15}\b", "TIME"),
-    (r"\b1[6-9]\d{11}\b", "TIME"),
-    (r"\b[0-9A-F]{30,}\b", "ID"),
-    (r"@\d+#[0-9a-f]+", "@INSTANCE"),
-    (r"\b\d+\.\d+\b", "RATE"),
-    (r"\brt=\d+ms", "rt=RATE"),
-    (r"__CRC32#=\d+", "__CRC32#=CRC"),
-    (r"/\S*/export/", "EXPORT/"),
-    # The failures must be equal; their texts and stack traces may differ.
-    (r"(?m)^\t(at |\.\.\. ).*\n", ""),
-    (r"(CODE: \d+ +DESC: ).*\n(?:(?!Caused|\t).*\n)*", r"\1REMARK\n"),
-    (r"For more information.*\n?|See https?:.*details\.|No registered broker has.*", ""),
-    (r" *\n", "\n"),
-    (r" {2,}", "  "),
-    (r"\b(true|CLUSTERING)  \d+", r"\1  RATE"),  # how long a send took; messages a second
-)
 
 UNORDERED = {"topicList", "topicList ", "topicList -c", "statsAll"}
 """Commands whose lines are in the order of a Java hash table."""
@@ -104,14 +84,6 @@ DIFFERENT = {
     ),
 }
 """Steps with a different answer: the expected output and the reason."""
-
-
-def mask(printed: Printed) -> str:
-    """Return the output with values that differ in each run masked."""
-    text = f"{printed.out}\nERR {printed.err}"
-    for pattern, word in MASKS:
-        text = re.sub(pattern, word, text)
-    return text
 
 
 def table(printed: Printed) -> dict[str, str]:
