@@ -3,6 +3,7 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -114,7 +115,11 @@ final class PopRetry extends Popped {
         }
         List<Long> slow = times.get("slow");
         check(slow.get(1) - slow.get(0) > INVISIBLE_MS - 1000, "the invisible time: " + slow);
-        List<MessageExt> retries = readAll(reader("reader"), "%RETRY%" + group("popping") + "_" + topic);
+        DefaultMQPullConsumer reader = reader("reader");
+        List<MessageExt> retries = readAll(reader, "%RETRY%" + group("popping") + "_" + topic);
+        if (retries.isEmpty()) { // the broker has enableRetryTopicV2
+            retries = readAll(reader, "%RETRY%" + group("popping") + "+" + topic);
+        }
         Map<String, Integer> stored = new TreeMap<>();
         retries.forEach(message -> stored.merge(text(message), 1, Integer::sum));
         equal(Map.of("raises", 1, "null", 1, "later", 1, "slow", 2), stored, "messages of the retry topic");
