@@ -41,6 +41,9 @@ FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "tmpfs": small_disk.run,
 }
 
+SIZES: Final = (*("cycles", "seeds", "places", "calls", "stride", "seconds", "keep", "jobs"),)
+"""Options that are fields of `Size`."""
+
 
 def main() -> int:
     """Return the exit code."""
@@ -50,11 +53,7 @@ def main() -> int:
     if unknown:
         _say(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
         return 2
-    given = {
-        name: value
-        for name in ("cycles", "seeds", "places", "calls", "stride", "seconds", "jobs")
-        if (value := getattr(arguments, name)) is not None
-    }
+    given = {name: value for name in SIZES if (value := getattr(arguments, name)) is not None}
     size = Size(seed=arguments.seed, say=_say, **given)
     _say(f"seed {size.seed}: {', '.join(names)}")
     figures: list[Figure] = []
@@ -79,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--calls", type=int, help="errors in calls 1 to CALLS (200)")
     parser.add_argument("--stride", type=int, help="with the shim, only every STRIDE-th call (1)")
     parser.add_argument("--seconds", type=int, help="seconds of chaos (1,500)")
+    parser.add_argument("--keep", help="directory for the stores of failed runs of chaos")
     parser.add_argument("--jobs", type=int, help="processes for simulations (all cores)")
     return parser
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import os
 import struct
 from pathlib import Path
 from random import Random
@@ -42,8 +43,10 @@ class FakedClock:
         with file.open("r+b") as opened:
             self._shared = mmap.mmap(opened.fileno(), 8)
         self._ahead_ms = self._latest_ms = 0
+        faked = str(Path(__file__).with_name("faked_clock"))
+        inherited = os.environ.get("PYTHONPATH")
         self.environ = {
-            "PYTHONPATH": str(Path(__file__).with_name("faked_clock")),
+            "PYTHONPATH": os.pathsep.join((faked, inherited) if inherited else (faked,)),
             "CHAOS_CLOCK": str(file),
         }
 

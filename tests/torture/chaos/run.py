@@ -23,6 +23,7 @@ from tests.torture.chaos import clocks, judging
 from tests.torture.chaos.clocks import FakedClock
 from tests.torture.chaos.consumers import Consumers, RefusedError
 from tests.torture.chaos.judging import AWAY, DAMAGE, FIGURES, TRACED, waits_for_clock
+from tests.torture.chaos.keeping import keep
 from tests.torture.chaos.ledger import GONE, MIXED, ORDERS, RECREATED, REQUESTS, Ledger, now_ms
 from tests.torture.chaos.poppers import Poppers
 from tests.torture.chaos.recreated import QUEUES, recreated_topics
@@ -69,6 +70,9 @@ def run(
             directory = Path(made)
             faked = FakedClock(directory / "clock", ledger) if clock == JUMPS else None
             asyncio.run(_chaos(directory, flush_mode, part, ledger, faked))
+            if size.keep and ledger.failures:
+                name = f"{flush_mode}-{clock}-{now_ms()}"
+                size.say(f"{FAULT}: kept in {keep(Path(size.keep) / name, directory, ledger)}")
         for name, count in sorted(ledger.counts.items()):
             size.say(f"{FAULT}, {mode}: {name}: {count:,}")
         outcome.failures += [(figure, f"{mode}: {text}") for figure, text in ledger.failures]
