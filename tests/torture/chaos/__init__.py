@@ -2,6 +2,7 @@
 
 `ledger` and `pop_ledger` record acknowledged and delivered messages, `senders` and `payer` send,
 `consumers` consume, `poppers` starts and kills the processes of `popper`, which consume by pop,
-`recreated` deletes topics and creates them again, `clocks` changes the broker's clock, `judging`
-compares, and `run` kills the broker.
+some of them in order, `recreated` deletes topics and creates them again, `clocks` changes the
+broker's clock, `judging` and `ordered_pops` compare, `keeping` keeps the files of a failed run, and
+`run` kills the broker.
 """

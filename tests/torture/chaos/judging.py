@@ -13,6 +13,7 @@ from tests.torture.chaos.ledger import (
     CONCURRENT,
     GROUPS,
     MIXED,
+    ORDERED_POPPERS,
     ORDERS,
     POP_TOPICS,
     TRIES_MAX,
@@ -26,7 +27,8 @@ from tests.torture.chaos.ledger import (
     kind,
     must_deliver,
 )
-from tests.torture.chaos.pop_ledger import BrokerHistory
+from tests.torture.chaos.ordered_pops import judge_ordered
+from tests.torture.chaos.pop_ledger import BrokerHistory, PopLedger
 from tests.torture.chaos.recreated import REVIVED, STALE, RecreatedTopic
 
 LOST: Final = "acknowledged, but not delivered to a group"
@@ -135,24 +137,50 @@ def judge_pops(ledger: Ledger, copies: Counter[str]) -> None:
         is_clock_right=not ledger.clock,
     )
     for group, pops in ledger.pops.items():
-        findings = pops.judge(history, lambda key: copies[key] == 1)
-        for figure, texts in (
-            (AGAIN, findings.again),
-            (VISIBLE, findings.early),
-            (COUNTED, findings.counts),
-        ):
+        if group == ORDERED_POPPERS:
+            found, counts = _judge_ordered(pops, history)
+        else:
+            found, counts = _judge_unordered(pops, history, copies)
+        for figure, texts in found.items():
             for text in texts:
                 ledger.fail(figure, f"{group}: {text}")
-        given = list(chain.from_iterable(pops.deliveries.values()))
-        counts = {
+        given = chain.from_iterable(pops.deliveries.values())
+        counts |= {
             "acknowledgements answered": sum(delivery.is_acked for delivery in given),
             "acknowledged messages": len(pops.acked),
             "acknowledged messages, without an answer": len(pops.ack_begun - pops.acked),
-            "popped again after an acknowledgement, unavoidable": findings.unavoidable,
-            "popped again after an acknowledgement that was too late": findings.late,
-            "not judged, stored more than once": sum(copies[key] > 1 for key in pops.deliveries),
         }
         ledger.counts.update({f"{group}: {name}": count for name, count in counts.items()})
+
+
+_Findings = dict[str, list[str]]
+_Counts = dict[str, int]
+
+
+def _judge_unordered(
+    pops: PopLedger, history: BrokerHistory, copies: Counter[str]
+) -> tuple[_Findings, _Counts]:
+    """Return the failures by figure, and further counts."""
+    found = pops.judge(history, lambda key: copies[key] == 1)
+    failures = {AGAIN: found.again, VISIBLE: found.early, COUNTED: found.counts}
+    counts = {
+        "popped again after an acknowledgement, unavoidable": found.unavoidable,
+        "popped again after an acknowledgement that was too late": found.late,
+        "not judged, stored more than once": sum(copies[key] > 1 for key in pops.deliveries),
+    }
+    return failures, counts
+
+
+def _judge_ordered(pops: PopLedger, history: BrokerHistory) -> tuple[_Findings, _Counts]:
+    """Return the failures by figure, and further counts."""
+    found = judge_ordered(chain.from_iterable(pops.deliveries.values()), history)
+    failures = {
+        DISORDER: found.disorder,
+        AGAIN: found.again,
+        VISIBLE: found.early,
+        COUNTED: found.counts,
+    }
+    return failures, {"acknowledged, and popped again behind another": found.behind}
 
 
 def judge_delays(ledger: Ledger, mixed: list[MessageExt]) -> None:

@@ -31,9 +31,12 @@ BROADCAST: Final = "broadcast"
 """One member, which broadcasts and keeps its own offsets."""
 POPPERS: Final = "poppers"
 """Simple consumers, whose processes are killed; see `poppers`."""
-POP_TOPICS: Final = {POPPERS: MIXED}
+ORDERED_POPPERS: Final = "ordered-poppers"
+"""The same, but they pop in order."""
+POP_TOPICS: Final = {POPPERS: MIXED, ORDERED_POPPERS: ORDERS}
 """Topics by group, of the groups that consume by pop."""
-POP_FILTER: Final = "lot >= 4"
+POP_FILTERS: Final = {POPPERS: "lot >= 4"}
+"""Expressions by group, of the groups that pop with a filter."""
 TRANSACTIONAL: Final = "transactional"
 RECREATED: Final = "Recreated"
 """A topic that is deleted and created again while messages are sent to it."""
@@ -41,7 +44,7 @@ GONE: Final = "Gone"
 """Also deleted and created again, but no messages are sent while it does not exist."""
 GROUPS: Final = {
     MIXED: (CONCURRENT, FILTERED, POLLERS, BROADCAST, POPPERS),
-    ORDERS: (ORDERLY,),
+    ORDERS: (ORDERLY, ORDERED_POPPERS),
     RECREATED: ("recreated-pushers", "recreated-orderly", "recreated-pollers"),
     GONE: ("gone-pushers", "gone-orderly", "gone-pollers"),
 }

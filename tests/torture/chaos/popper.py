@@ -17,7 +17,15 @@ from typing import Final
 from kourou import ConsumeFromWhere, SimpleConsumer, SimpleConsumerConfig
 from kourou.client.pop_result import PoppedMessage
 from kourou.errors import KourouError
-from tests.torture.chaos.ledger import POP_FILTER, POP_TOPICS, body_of, fate, key_of, now_ms
+from tests.torture.chaos.ledger import (
+    ORDERED_POPPERS,
+    POP_FILTERS,
+    POP_TOPICS,
+    body_of,
+    fate,
+    key_of,
+    now_ms,
+)
 from tests.torture.chaos.pop_ledger import Answered, Begun, PopEvent, Popped, encode_event
 
 INVISIBLE_MS: Final = (3_000, 6_000)
@@ -29,22 +37,27 @@ WORKING_MAX: Final = 8
 ACKS_FROM: Final = 3
 """A message is acknowledged at its third redelivery, if not earlier."""
 FORGET, GIVE_BACK, CHANGE, CHANGE_AND_FORGET, BATCH, SINGLE = range(6)
+FATES: Final = 20
+"""One of so many deliveries is forgotten, one is given back, one changed, and so on."""
+ORDERED_FATES: Final = 400
+"""The same, in order: each message that is not acknowledged blocks its queue for seconds."""
 
 
-def plan(key: str, reconsume_times: int) -> int:
-    """Return the fate of a delivery, determined by key and retry count."""
-    number = fate(key, f"pop {reconsume_times}") % 20
+def plan(key: str, reconsume_times: int, fates: int) -> int:
+    """Return the fate of a delivery, one of `fates`, determined by key and retry count."""
+    number = fate(key, f"pop {reconsume_times}") % fates
     if number > CHANGE_AND_FORGET or reconsume_times >= ACKS_FROM:
         return BATCH if number % 2 else SINGLE
     return number
 
 
 class Popper:
-    """One member of a group."""
+    """One member of a group, with the number of fates of a delivery; see `plan`."""
 
-    def __init__(self, consumer: SimpleConsumer, dice: Random) -> None:
+    def __init__(self, consumer: SimpleConsumer, dice: Random, fates: int) -> None:
         self._consumer = consumer
         self._dice = dice
+        self._fates = fates
         self._numbers = itertools.count()
         self._working = asyncio.Semaphore(WORKING_MAX)
         self._works: set[asyncio.Task[None]] = set()
@@ -101,7 +114,7 @@ class Popper:
         batch: dict[int, PoppedMessage] = {}
         rest = []
         for number, message in messages.items():
-            planned = plan(key_of(message.body), message.reconsume_times)
+            planned = plan(key_of(message.body), message.reconsume_times, self._fates)
             if planned == BATCH:
                 batch[number] = message
             elif planned == SINGLE:
@@ -161,15 +174,18 @@ def report(event: PopEvent) -> None:
 
 
 async def main(namesrv: str, group: str, name: str) -> None:
+    is_ordered = group == ORDERED_POPPERS
     config = SimpleConsumerConfig(
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
         instance_name=name,
+        ordered=is_ordered,
         max_reconsume_times=None,
         heartbeat_interval_ms=5_000,
     )
     async with SimpleConsumer(group, namesrv, config=config) as consumer:
-        consumer.subscribe(POP_TOPICS[group], sql=POP_FILTER)
-        await Popper(consumer, Random(name)).run()
+        consumer.subscribe(POP_TOPICS[group], sql=POP_FILTERS.get(group))
+        fates = ORDERED_FATES if is_ordered else FATES
+        await Popper(consumer, Random(name), fates).run()
 
 
 if __name__ == "__main__":

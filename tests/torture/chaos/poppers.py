@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.torture.chaos.ledger import POP_TOPICS, Arrival, Ledger
+from tests.torture.chaos.ledger import ORDERED_POPPERS, POPPERS, Arrival, Ledger
 from tests.torture.chaos.pop_ledger import Popped, decode_event
 
-MEMBERS: Final = 3
+MEMBERS: Final = {POPPERS: 3, ORDERED_POPPERS: 2}
+"""Number of members by group."""
 ALIVE_S: Final = (5.0, 25.0)
 
 
@@ -27,10 +28,17 @@ class Poppers:
         dice: decides when members are killed.
         directory: for their error output.
         seconds: duration of the run; each member is killed within it.
+        members: number of members by group.
     """
 
     def __init__(
-        self, ledger: Ledger, namesrv: str, dice: Random, directory: Path, seconds: int
+        self,
+        ledger: Ledger,
+        namesrv: str,
+        dice: Random,
+        directory: Path,
+        seconds: float,
+        members: Mapping[str, int] = MEMBERS,
     ) -> None:
         self._ledger = ledger
         self._namesrv = namesrv
@@ -38,6 +46,7 @@ class Poppers:
         self._directory = directory
         shortest_s, longest_s = ALIVE_S
         self._alive_s = min(shortest_s, seconds / 3), min(longest_s, seconds / 1.5)
+        self._members = members
         self._numbers = itertools.count()
 
     @asynccontextmanager
@@ -45,7 +54,9 @@ class Poppers:
         """Consume until the block is left."""
         self._directory.mkdir()
         tasks = [
-            asyncio.create_task(self._run(group)) for group in POP_TOPICS for _ in range(MEMBERS)
+            asyncio.create_task(self._run(group))
+            for group, count in self._members.items()
+            for _ in range(count)
         ]
         try:
             yield
