@@ -1,6 +1,6 @@
 """Runs the fault tests; the exit code is 0 if every figure is within its limit, else 1.
 
-python -m tests.torture                              all tests at full size (an hour and a half)
+python -m tests.torture                              all tests at full size (95 minutes)
 python -m tests.torture --only power,torn --seeds 500
 python -m tests.torture --only power --seed 4711 --seeds 1    one seed only
 """
@@ -27,12 +27,14 @@ from tests.torture import (
     small_disk,
     torn,
 )
+from tests.torture.chaos import lost_acks
 from tests.torture.chaos import run as chaos
 from tests.torture.figures import FAILURES_SHOWN, Figure, Size
 
 FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "kill": kills.run,
     "chaos": chaos.run,
+    "acks": lost_acks.run,
     "power": power.run,
     "torn": torn.run,
     "flips": flips.run,

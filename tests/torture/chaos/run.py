@@ -66,7 +66,7 @@ def run(
     for flush_mode, clock in kinds:
         ledger, mode = Ledger(), f"{flush_mode}, clock {clock}"
         part = replace(size, seconds=size.seconds // len(kinds))
-        with tempfile.TemporaryDirectory(prefix="chaos-") as made, _watched(ledger):
+        with tempfile.TemporaryDirectory(prefix="chaos-") as made, watched(ledger):
             directory = Path(made)
             faked = FakedClock(directory / "clock", ledger) if clock == JUMPS else None
             asyncio.run(_chaos(directory, flush_mode, part, ledger, faked))
@@ -121,18 +121,18 @@ async def _chaos(
             if clock and jumping:
                 jumping.cancel()
                 await asyncio.gather(jumping, return_exceptions=True)
-                await _until_came(
+                await until_came(
                     ledger, size, lambda group, key: not waits_for_clock(group, key, ledger)
                 )
                 judging.judge_stuck(ledger)
                 clock.advance()
-            await _until_came(ledger, size)
+            await until_came(ledger, size)
             await asyncio.sleep(min(QUIET_S, size.seconds / 5))
         judging.judge(ledger)
         judging.judge_deliveries(ledger)
         await judging.judge_stored(ledger, namesrv, recreated)
         stopped = await asyncio.to_thread(broker.stop)
-        _judge_end(ledger, stopped.err, stopped.code, 0)
+        judge_end(ledger, stopped.err, stopped.code, 0)
         for finding in await asyncio.to_thread(broker.findings):
             ledger.fail(DAMAGE, finding)
     finally:
@@ -145,14 +145,7 @@ async def _kill_again_and_again(
     ends_at_s = time.perf_counter() + size.seconds
     while time.perf_counter() < ends_at_s:
         await asyncio.sleep(dice.uniform(*ALIVE_S))
-        killed_at_s, killed_at_ms = time.perf_counter(), now_ms()
-        ended = await asyncio.to_thread(broker.serving.stop, signal.SIGKILL)
-        _judge_end(ledger, ended.err, ended.code, -signal.SIGKILL)
-        ledger.kills.append((killed_at_ms, now_ms()))
-        await asyncio.to_thread(broker.start)
-        away_ms = int((time.perf_counter() - killed_at_s) * 1_000)
-        ledger.counts[AWAY] = max(ledger.counts[AWAY], away_ms)
-        ledger.counts["kills"] += 1
+        await kill(broker, ledger)
         if ledger.counts["kills"] % 20 == 0:
             failures = len(ledger.failures)
             reported = f"{ledger.counts['kills']} kills, {len(ledger.acknowledged):,} messages"
@@ -161,7 +154,19 @@ async def _kill_again_and_again(
                 size.say(f"  first: {ledger.failures[0]}")
 
 
-async def _until_came(
+async def kill(broker: RealBroker, ledger: Ledger) -> None:
+    """Kill the broker with -9, and start it again."""
+    killed_at_s, killed_at_ms = time.perf_counter(), now_ms()
+    ended = await asyncio.to_thread(broker.serving.stop, signal.SIGKILL)
+    judge_end(ledger, ended.err, ended.code, -signal.SIGKILL)
+    ledger.kills.append((killed_at_ms, now_ms()))
+    await asyncio.to_thread(broker.start)
+    away_ms = int((time.perf_counter() - killed_at_s) * 1_000)
+    ledger.counts[AWAY] = max(ledger.counts[AWAY], away_ms)
+    ledger.counts["kills"] += 1
+
+
+async def until_came(
     ledger: Ledger, size: Size, is_wanted: Callable[[str, str], bool] = lambda *_: True
 ) -> None:
     """Wait until all wanted deliveries have happened, or none happens any more."""
@@ -179,7 +184,8 @@ def _missing_text(ledger: Ledger) -> str:
     return ", ".join(f"{group} -{len(keys)}" for group, keys in ledger.missing.items())
 
 
-def _judge_end(ledger: Ledger, err: str, code: int, wanted: int) -> None:
+def judge_end(ledger: Ledger, err: str, code: int, wanted: int) -> None:
+    """Record a failure if the broker's exit code is not `wanted`, or if it has logged an error."""
     lines = [line for line in err.splitlines() if not _is_expected(line)]
     if lines or code != wanted:
         ledger.fail(TRACED, f"the broker ended with {code}: {'; '.join(lines)[:3000]}")
@@ -196,7 +202,7 @@ def _on_loop_error(ledger: Ledger, context: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _watched(ledger: Ledger) -> Iterator[None]:
+def watched(ledger: Ledger) -> Iterator[None]:
     """Record errors logged by clients, except those that listeners raise on purpose."""
 
     class Collector(logging.Handler):
