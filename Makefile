@@ -83,7 +83,7 @@ soak: $(READY) ## let members come and go for hours, run all tests of Spark, kil
 	$(MAKE) test-pyspark PYSPARK=4.1
 	$(BIN)/python -m bench.hostile --frames 1000000 --seed $(SEED)
 
-torture: $(READY) ## test kills, power failures, torn and flipped bytes, failing calls, a full disk, chaos, lost acks (95 minutes; TORTURE="--only flips", SEED=1)
+torture: $(READY) ## test kills, power failures, torn and flipped bytes, failing calls, a full disk, chaos, lost acks, changes of mode (95 minutes; TORTURE="--only flips", SEED=1)
 	$(BIN)/python -m tests.torture --seed $(SEED) $(TORTURE)
 
 format: $(READY) ## format the source and apply automatic lint fixes

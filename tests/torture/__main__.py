@@ -27,7 +27,7 @@ from tests.torture import (
     small_disk,
     torn,
 )
-from tests.torture.chaos import lost_acks
+from tests.torture.chaos import lost_acks, modes
 from tests.torture.chaos import run as chaos
 from tests.torture.figures import FAILURES_SHOWN, Figure, Size
 
@@ -35,6 +35,7 @@ FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "kill": kills.run,
     "chaos": chaos.run,
     "acks": lost_acks.run,
+    "modes": modes.run,
     "power": power.run,
     "torn": torn.run,
     "flips": flips.run,
@@ -43,7 +44,9 @@ FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "tmpfs": small_disk.run,
 }
 
-SIZES: Final = (*("cycles", "seeds", "places", "calls", "stride", "seconds", "keep", "jobs"),)
+SIZES: Final = (
+    *("cycles", "seeds", "places", "calls", "stride", "seconds", "messages", "keep", "jobs"),
+)
 """Options that are fields of `Size`."""
 
 
@@ -80,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--calls", type=int, help="errors in calls 1 to CALLS (200)")
     parser.add_argument("--stride", type=int, help="with the shim, only every STRIDE-th call (1)")
     parser.add_argument("--seconds", type=int, help="seconds of chaos (1,500)")
+    parser.add_argument("--messages", type=int, help="messages during changes of mode (10,000)")
     parser.add_argument("--keep", help="directory for the stores of failed runs of chaos")
     parser.add_argument("--jobs", type=int, help="processes for simulations (all cores)")
     return parser

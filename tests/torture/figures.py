@@ -48,6 +48,7 @@ class Size:
         calls: errors are injected into the first, second, ... call, up to this one.
         stride: with the shim, whose broker is a real process, only every n-th of these calls.
         seconds: duration of chaos, half of it in sync mode and half in async mode.
+        messages: number of messages sent while the mode of their group changes.
         keep: directory for store and ledger of runs of chaos with failures; empty: none.
         jobs: number of processes for simulations.
         say: called with progress messages.
@@ -60,6 +61,7 @@ class Size:
     calls: int = 200
     stride: int = 1
     seconds: int = 1_500
+    messages: int = 10_000
     keep: str = ""
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     say: Callable[[str], None] = lambda _: None
