@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from tests.torture.chaos.ordered_pops import OrderedFindings, judge_ordered
 from tests.torture.chaos.pop_ledger import (
     Answered,
@@ -103,5 +105,12 @@ def test_queue_must_not_be_popped_while_a_message_is_invisible() -> None:
     assert judged(first, again).early == []
 
 
-def test_retry_count_of_an_ordered_pop_must_grow() -> None:
-    assert len(judged(pop(0, 0, times=1), pop(1_000, 0, times=1)).counts) == 1
+def test_retry_count_of_the_first_message_must_grow() -> None:
+    assert len(judged(pop(0, 0, 1, times=1), pop(1_000, 0, times=1)).counts) == 1
+
+
+def test_retry_counts_behind_a_pop_without_an_answer_may_be_lost() -> None:
+    first, again = pop(0, 0, 1, times=1), [*pop(3_000, 0, times=3), *pop(3_000, 1)]
+    again[1].popped = structs.replace(again[1].popped, number=1)
+
+    assert judged(first, again) == OrderedFindings()

@@ -8,7 +8,8 @@ acknowledgement settles a message only together with all earlier messages of its
   member had begun to acknowledge them.
 - A message that was settled before a pop was requested is not in that pop.
 - While a message is invisible and not acknowledged, its queue is not popped.
-- A message that is popped again has a higher retry count.
+- If the first message of a pop is popped again, it has a higher retry count. A pop whose answer was
+  lost also began with it, but may have been shorter: the broker then forgets the later counts.
 
 The last two rules compare a pop with the one before it, so they need the order of the pops, which
 the broker's clock gives only if it is right.
@@ -133,14 +134,15 @@ def _judge_following(
     before: _Pop, pop: _Pop, history: BrokerHistory, findings: OrderedFindings
 ) -> None:
     """Compare a pop with the one before it."""
-    counts = {one.popped.offset: one.popped.reconsume_times for one in pop.deliveries}
+    first = pop.deliveries[0].popped
     for delivery in before.deliveries:
         end, popped = delivery.end(history), delivery.popped
         is_acked = any(s.begun.is_ack and s.begun.at_ms <= pop.came_ms for s in delivery.steps)
         if not is_acked and not end.is_unclear and pop.popped_ms < end.visible_at_ms:
             findings.early.append(f"{popped} {end}, then {pop}")
-        if counts.get(popped.offset, inf) <= popped.reconsume_times:
-            findings.counts.append(f"{popped}, then {counts[popped.offset]} in {pop}")
+        is_first = popped.offset == first.offset
+        if is_first and first.reconsume_times <= popped.reconsume_times:
+            findings.counts.append(f"{popped}, then {first.reconsume_times} in {pop}")
 
 
 def _earliest_begun(deliveries: Iterable[Delivery]) -> dict[int, float]:
