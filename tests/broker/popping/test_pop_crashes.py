@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -13,13 +14,15 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.popping.receipt_handles import decode_receipt_handle
 from kourou.protocol.popping.topic_names import retry_topic_v1
 from kourou.store.tools.check import check_store
-from kourou.testing.clock import EPOCH_MS
+from kourou.testing.clock import EPOCH_MS, LoopClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.simulated_broker import SimulatedBroker
 from tests.broker.popping.pop_rig import GROUP, TOPIC, Got, PopRig, changed_handle
+from tests.broker.timer.timer_rig import send_at
 
 Step = tuple[str, int]
+DAY_MS = 24 * 3_600_000
 SLACK_MS = 20
 """Acks this close to the end of the invisible time may come too late."""
 
@@ -307,6 +310,29 @@ def test_handles_from_before_a_kill_acknowledge_and_change() -> None:
         assert (await rig.pop(invisible_time=600_000)).bodies == [b"c"]
         await asyncio.sleep(45)
         assert (await rig.pop()).bodies == [b"b"]
+
+    kill_and_restart(before, after)
+
+
+def test_message_is_revived_once_if_the_broker_is_killed_after_its_clock_was_ahead() -> None:
+    retry = retry_topic_v1(GROUP, TOPIC)
+
+    async def before(broker: SimulatedBroker) -> None:
+        rig, clock = PopRig(broker), cast(LoopClock, broker.clock)
+        await asyncio.sleep(0.3)
+        clock.step(DAY_MS)
+        await send_at(broker, b"ahead", clock.now_ms() + 1_000)
+        await asyncio.sleep(3)  # a slot of the timer passes in which nothing is stored
+        clock.step(-DAY_MS)
+        await rig.pop(invisible_time=2_000)
+        await asyncio.sleep(4)
+        assert broker.store.reader.max_offset(retry, 0) == 1
+        await broker.tables.persist()
+        await broker.timers.storage.flush()
+
+    async def after(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(10)
+        assert broker.store.reader.max_offset(retry, 0) == 1
 
     kill_and_restart(before, after)
 

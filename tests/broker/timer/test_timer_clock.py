@@ -126,6 +126,28 @@ def test_level_ends_when_the_clock_is_set_back() -> None:
     assert level.at_ms == 4_000
 
 
+def test_kills_repeat_no_delivery_after_the_slots_were_ahead_of_all_store_times() -> None:
+    disk = SimDisk()
+
+    async def kill(life: int) -> None:
+        broker = SimulatedBroker(disk, later_ms=life * 20_000)
+        await broker.start_deliveries()
+        if life == 0:
+            await asyncio.sleep(0.3)
+            step(broker, 73 * HOUR_MS)
+            await send_at(broker, b"ahead", broker.clock.now_ms() + 1_000)
+            await asyncio.sleep(3)  # a slot passes in which nothing is stored
+            step(broker, -73 * HOUR_MS)
+        await send_at(broker, b"back-%d" % life, broker.clock.now_ms() + 2_000)
+        await asyncio.sleep(3)
+        await broker.timers.storage.flush()
+        assert sorted(bodies(broker)) == [b"ahead", *(b"back-%d" % one for one in range(life + 1))]
+        broker.abandon()
+
+    for life in range(3):
+        run_virtual(kill(life))
+
+
 def test_a_clock_set_forward_is_noticed_within_half_a_minute() -> None:
     async def test(broker: SimulatedBroker) -> None:
         now_ms = broker.clock.now_ms()
