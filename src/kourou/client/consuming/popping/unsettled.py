@@ -23,7 +23,7 @@ _PRUNED_MIN: Final = 1_024
 
 @dataclass(slots=True)
 class _Source:
-    """What was popped of one topic on one broker.
+    """Pops of one topic from one broker.
 
     Attributes:
         visible_at_s: by message: the time at which it becomes visible again.
