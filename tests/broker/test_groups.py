@@ -144,3 +144,28 @@ def test_a_saved_group_survives_a_crash() -> None:
 def test_an_unreadable_file_prevents_the_start() -> None:
     with pytest.raises(CorruptRecordError, match="subscriptionGroup"):
         groups_on(disk_with(b"{ torn"))
+
+
+def test_deletion_is_kept_until_the_log_before_it_has_expired() -> None:
+    disk, bounds = SimDisk(), [0, 500]
+
+    def opened() -> Groups:
+        file = ConfigFile(disk, FILE_NAME, decode_subscription_group_table)
+        clock = ManualClock()
+        return Groups(file, call_directly, clock, log_bounds=lambda: (bounds[0], bounds[1]))
+
+    groups = opened()
+    groups.get_or_create("g")
+    assert not groups.was_deleted_after("g", 499)
+    groups.delete("g")
+    groups.get_or_create("g")
+    asyncio.run(groups.persist())
+    assert b"kourouDeletedGroups" not in groups.body()
+
+    groups = opened()
+    assert groups.was_deleted_after("g", 499)
+    assert not groups.was_deleted_after("g", 500)
+    assert not groups.was_deleted_after("g", None)
+    assert not groups.was_deleted_after("h", 499)
+    bounds[0] = 500
+    assert not opened().was_deleted_after("g", 499)

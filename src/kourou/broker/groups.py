@@ -4,7 +4,9 @@ A group is created by request, or on its first use when `auto_create_subscriptio
 table also holds groups without connected members; the members are in `clients.py`.
 
 The file has Java's text format: `dataVersion`, `forbiddenTable` (group -> topic -> permission bits
-that the group lacks in the topic) and `subscriptionGroupTable` (name -> group).
+that the group lacks in the topic) and `subscriptionGroupTable` (name -> group). Kourou's own is
+`kourouDeletedGroups` (group -> end of the log when it was deleted): pops from before that are not
+those of a group that was created again with the same name.
 
 Source: SubscriptionGroupManager.java, apache/rocketmq 5.5.0.
 """
@@ -55,6 +57,7 @@ class Groups:
         *,
         auto_create: bool = True,
         quota: HostQuota | None = None,
+        log_bounds: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         """Load the file, and add the group of the admin tools.
 
@@ -64,6 +67,8 @@ class Groups:
             clock: for the time of the data version.
             auto_create: whether the first use of a group creates it.
             quota: quota of groups that clients of one host may create; None: up to `GROUPS_MAX`.
+            log_bounds: returns the first position of the log, and its end with all appends; None
+                notes no deletions.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -81,6 +86,10 @@ class Groups:
         self._unsaved: set[str] = set()
         self._forbidden = {group: dict(topics) for group, topics in table.forbidden.items()}
         self._groups.setdefault(TOOLS_GROUP, SubscriptionGroup(TOOLS_GROUP))
+        self._log_bounds = log_bounds
+        first = 0 if log_bounds is None else log_bounds()[0]
+        # Of pops before the first position of the log, no message is left.
+        self._deleted = {name: end for name, end in table.deleted.items() if end > first}
         self._text = GroupTableEncoder()
         for group in self._groups.values():
             self._text.put(group)
@@ -173,10 +182,26 @@ class Groups:
         self._text.remove(name)
         self._quota.remove(name)
         self._forbidden.pop(name, None)
+        self._note_deletion(name)
         self._changed()
         self.on_group_changed(name)
         log.info("group.deleted name=%s", name)
         return True
+
+    def _note_deletion(self, name: str) -> None:
+        if self._log_bounds is None:
+            return
+        self._deleted.pop(name, None)
+        self._deleted[name] = self._log_bounds()[1]
+        if len(self._deleted) > GROUPS_MAX:
+            del self._deleted[next(iter(self._deleted))]
+
+    def was_deleted_after(self, name: str, position: int | None) -> bool:
+        """Return whether a group of this name was deleted after the log had this end.
+
+        It may exist again. False if the position is not known.
+        """
+        return position is not None and position < self._deleted.get(name, 0)
 
     def set_read_forbidden(self, group: str, topic: str, *, is_forbidden: bool) -> None:
         """Forbid the group to read the topic, or allow it again. Neither needs to exist yet.
@@ -249,7 +274,7 @@ class Groups:
 
     def _encode(self) -> TextParts:
         # One part is enough: the text of each group is encoded already.
-        return (self._text.encode(self._version, self._forbidden),)
+        return (self._text.encode(self._version, self._forbidden, self._deleted),)
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock.now_ms())

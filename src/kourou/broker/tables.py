@@ -71,6 +71,7 @@ class Tables:
             runtime.clock,
             auto_create=config.auto_create_subscription_group,
             quota=config.host_quota(GROUPS_MAX),
+            log_bounds=lambda: (store.reader.min_position, store.writer.appended_position),
         )
         self.modes = RequestModes(
             ConfigFile(disk, MODES_FILE, decode_message_request_modes, restores=True),

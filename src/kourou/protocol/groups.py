@@ -32,6 +32,7 @@ from kourou.protocol.json_values import (
 )
 from kourou.protocol.request_spec import BodyCodec, RequestSpec
 
+_DELETED: Final = "kourouDeletedGroups"
 _TABLE: Final = "subscriptionGroupTable"
 
 Forbidden = Mapping[str, Mapping[str, int]]
@@ -88,11 +89,13 @@ class SubscriptionGroupTable:
 
     Attributes:
         forbidden: group to topic to the bits of the operations forbidden to the group.
+        deleted: group to the end of the log when it was deleted last; Kourou's own, not in bodies.
     """
 
     groups: Mapping[str, SubscriptionGroup] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
     forbidden: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    deleted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ def encode_subscription_group_table(
         {
             "dataVersion": to_json(table.data_version),
             "forbiddenTable": {group: dict(topics) for group, topics in table.forbidden.items()},
+            **({_DELETED: dict(table.deleted)} if table.deleted else {}),
             "subscriptionGroupTable": {
                 name: to_json(group) for name, group in table.groups.items()
             },
@@ -155,6 +159,10 @@ def decode_subscription_group_table(data: bytes) -> SubscriptionGroupTable:
             }
             for group, topics in get_object(table, "forbiddenTable").items()
         },
+        {
+            group: as_integer(position, _DELETED)
+            for group, position in get_object(table, _DELETED).items()
+        },
     )
 
 
@@ -172,9 +180,11 @@ class GroupTableEncoder:
         """Remove a group; an unknown name is ignored."""
         self._members.remove(name)
 
-    def encode(self, version: DataVersion, forbidden: Forbidden) -> bytes:
+    def encode(
+        self, version: DataVersion, forbidden: Forbidden, deleted: Mapping[str, int] | None = None
+    ) -> bytes:
         """Return the text of the file."""
-        empty_table = SubscriptionGroupTable({}, version, forbidden)
+        empty_table = SubscriptionGroupTable({}, version, forbidden, deleted or {})
         return self._members.pretty(
             encode_subscription_group_table(empty_table, pretty=True), _TABLE
         )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.groups import DeleteSubscriptionGroupRequestHeader
 from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2
 from kourou.protocol.topics import DeleteTopicRequestHeader
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
 from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 from tests.broker.popping.pop_rig import GROUP, TOPIC, PopRig
 
@@ -82,6 +86,79 @@ def test_messages_in_flight_of_a_deleted_group_are_not_counted_after_a_restart()
 
     disk = run_with_broker(pop_and_delete, is_delivering=True)
     run_with_broker(count, disk, is_delivering=True, later_ms=10_000)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("popped_s", [0, 9.5])
+def test_messages_in_flight_of_a_deleted_group_do_not_come_to_its_successor_after_a_restart(
+    popped_s: float, *, is_killed: bool
+) -> None:
+    """The checkpoint is in the timer at the restart, or in the revive queue."""
+
+    async def pop_and_delete(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await broker.topics.persist()
+        await rig.put(b"a", b"b")
+        await rig.pop()
+        await asyncio.sleep(popped_s)
+        await delete_group(broker)
+        broker.groups.put(SubscriptionGroup(GROUP))
+        assert (await rig.pop(invisible_time=60_000)).bodies == [b"a", b"b"]
+        await broker.tables.persist()
+
+    async def main() -> None:
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        await pop_and_delete(broker)
+        broker.abandon()
+
+    async def wait(broker: SimulatedBroker) -> None:
+        retry_topic = retry_topic_v1(GROUP, TOPIC)
+        await asyncio.sleep(INVISIBLE_MS / 1000 + 5)
+        assert broker.store.reader.max_offset(retry_topic, 0) == 0
+        assert broker.components.popping.in_flight.message_count == 2
+        await asyncio.sleep(50)
+        assert broker.store.reader.max_offset(retry_topic, 0) == 2
+
+    disk = SimDisk()
+    if is_killed:
+        run_virtual(main())
+    else:
+        run_with_broker(pop_and_delete, disk, is_delivering=True)
+    run_with_broker(wait, disk, is_delivering=True, later_ms=int(popped_s * 1000) + 100)
+
+
+def test_checkpoint_that_waits_for_its_time_is_not_revived_for_a_new_group() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a")
+        await rig.pop()
+        await asyncio.sleep(INVISIBLE_MS / 1000 - 0.5)  # it was read from the revive queue
+        await delete_group(broker)
+        broker.groups.put(SubscriptionGroup(GROUP))
+        await asyncio.sleep(2)
+        assert broker.topics.get(retry_topic_v1(GROUP, TOPIC)) is None
+
+    run_with_broker(test, is_delivering=True)
+
+
+def test_messages_in_flight_of_a_deleted_topic_do_not_come_to_its_successor() -> None:
+    async def pop_and_delete(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"old 0", b"old 1")
+        await rig.pop()
+        await delete_topic(broker, TOPIC)
+        broker.topics.put(TopicConfig(TOPIC, 4, 4))
+        await rig.put(b"new 0", b"new 1")
+
+    async def wait(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(INVISIBLE_MS / 1000 + 2)
+        assert broker.topics.get(retry_topic_v1(GROUP, TOPIC)) is None
+        assert broker.components.popping.in_flight.message_count == 0
+        assert (await PopRig(broker).pop()).bodies == [b"new 0", b"new 1"]
+
+    disk = run_with_broker(pop_and_delete, is_delivering=True)
+    run_with_broker(wait, disk, is_delivering=True, later_ms=1_000)
 
 
 def test_order_infos_end_with_their_group() -> None:

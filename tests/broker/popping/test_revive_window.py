@@ -197,7 +197,7 @@ def test_checkpoint_read_twice_is_due_once() -> None:
 
 
 def test_checkpoint_that_is_not_served_is_dropped_and_committed() -> None:
-    window = ReviveWindow(-1, lambda key: key.topic == "T")
+    window = ReviveWindow(-1, lambda checkpoint: checkpoint.key.topic == "T")
     window.read_checkpoint(0, checkpoint(key=KEY._replace(topic="Gone")), CHECKPOINT_MS)
     window.read_checkpoint(1, checkpoint(), CHECKPOINT_MS)
 

@@ -20,8 +20,8 @@ from kourou.broker.popping.checkpoint import (
     key_of_ack,
 )
 from kourou.broker.popping.in_flight import DueCopies, InFlight
-from kourou.broker.popping.revive import Revives
-from kourou.broker.popping.revive_log import REVIVE_PREFIX
+from kourou.broker.popping.revive import Revives, is_served
+from kourou.broker.popping.revive_log import REVIVE_PREFIX, log_end_of
 from kourou.broker.timer.timers import Timers
 from kourou.errors import MalformedBodyError, MalformedMessageError, ServiceNotAvailableError
 from kourou.model.properties import TAGS
@@ -81,13 +81,13 @@ class InFlightRecovery:
             revives: read the revive queues.
         """
         self.is_complete = False
+        self._context = context
         self._reader = context.store.reader
         self._offload = context.offload
         self._broker_name = context.config.broker_name
         self._timers = timers
         self._in_flight = in_flight
         self._copies = copies
-        self._topics, self._groups = context.topics, context.groups
         self._writer, self._revives = writer, revives
         self._revive_topics = tuple(revives.topics)
         self._completed = asyncio.Event()
@@ -143,7 +143,7 @@ class InFlightRecovery:
                 for record, revive_queue in found[first : first + ADD_RECORDS]:
                     if isinstance(record, WaitingAck):
                         acks.append(record)
-                    elif self._is_served(record):
+                    elif is_served(record, self._context):
                         self._in_flight.add(record)
                         self._ack_revived(record, revive_queue)
                 await asyncio.sleep(0)
@@ -155,11 +155,6 @@ class InFlightRecovery:
         if revived:
             place = (revive_queue, checkpoint.revive_at_ms)
             self._writer.add_unanswered(checkpoint.key, sorted(revived), place)
-
-    def _is_served(self, checkpoint: PopCheckpoint) -> bool:
-        """Return whether topic and group of a checkpoint were not deleted."""
-        key = checkpoint.key
-        return self._topics.get(key.topic) is not None and self._groups.get(key.group) is not None
 
     async def _apply(self, acks: Sequence[WaitingAck]) -> None:
         for number, ack in enumerate(acks):
@@ -200,6 +195,6 @@ def read_revive_record(timer: TimerRecord, broker_name: str) -> PopCheckpoint | 
     """
     body = timer.header.body(timer.record)
     if timer.properties.get(TAGS) == CHECKPOINT_TAG:
-        return checkpoint_of(decode_checkpoint(body), broker_name)
+        return checkpoint_of(decode_checkpoint(body), broker_name, log_end_of(timer.properties))
     ack = decode_ack(body)
     return WaitingAck(key_of_ack(ack, broker_name), ack.offsets)

@@ -90,6 +90,19 @@ class ReviveParts:
     releasing: set[CheckpointKey] = field(default_factory=set)
 
 
+def is_served(checkpoint: PopCheckpoint, context: BrokerContext) -> bool:
+    """Return whether topic and group of a checkpoint exist, and its group was not deleted since.
+
+    A topic may have been deleted and created again: see `PopCheckpoint.covers`.
+    """
+    key, groups = checkpoint.key, context.groups
+    return (
+        context.topics.get(key.topic) is not None
+        and groups.get(key.group) is not None
+        and not groups.was_deleted_after(key.group, checkpoint.log_end)
+    )
+
+
 class Revives:
     """The loops of all revive queues."""
 
@@ -361,14 +374,11 @@ class ReviveLoop:
             checkpoint.ack_all(set(checkpoint.offsets).difference(left))
         in_flight.revive(checkpoint.key, checkpoint.offsets)
 
-    def _is_served(self, key: CheckpointKey) -> bool:
-        context = self._parts.context
-        is_served = (
-            context.topics.get(key.topic) is not None and context.groups.get(key.group) is not None
-        )
-        if not is_served:
-            self._parts.in_flight.settle(key)
-        return is_served
+    def _is_served(self, checkpoint: PopCheckpoint) -> bool:
+        if is_served(checkpoint, self._parts.context):
+            return True
+        self._parts.in_flight.settle(checkpoint.key)
+        return False
 
     def _commit(self) -> None:
         offset = self.window.committable_offset
@@ -437,7 +447,8 @@ class ReviveLoop:
                 )
                 self._parts.counts.on_read(CHECKPOINT, checkpoint.key, self.queue_id)
                 checkpoint.ack_all(self._parts.revived.get(checkpoint.key, ()))
-                if not self._parts.recovery_is_complete():
+                is_known = self._parts.recovery_is_complete()
+                if not is_known and is_served(checkpoint, self._parts.context):
                     self._parts.in_flight.add(checkpoint)
                 self.window.read_checkpoint(offset, checkpoint, delivered_ms, is_direct=is_direct)
             else:

@@ -82,7 +82,7 @@ class ReviveWindow:
     def __init__(
         self,
         committed_offset: int,
-        is_served: Callable[[CheckpointKey], bool],
+        is_served: Callable[[PopCheckpoint], bool],
         *,
         checkpoints_max: int = CHECKPOINTS_MAX,
         early_acks_max: int = EARLY_ACKS_MAX,
@@ -92,7 +92,7 @@ class ReviveWindow:
         Args:
             committed_offset: offset of the last record that was handled; -1 if there is none.
             is_served: returns whether the messages of a checkpoint may be revived: its topic and
-                group exist, and messages of its broker are stored here. Asked when it is due.
+                group exist, and were not deleted since. Asked when it is due.
             checkpoints_max: limit of checkpoints that are held; see `is_full`.
             early_acks_max: limit of acks without their checkpoint; the earliest are dropped.
         """
@@ -224,7 +224,7 @@ class ReviveWindow:
                 continue
             if held.checkpoint.is_acknowledged:
                 self.settle(held)
-            elif not self._is_served(held.checkpoint.key):
+            elif not self._is_served(held.checkpoint):
                 self.unserved_count += 1
                 self.settle(held)
             else:
