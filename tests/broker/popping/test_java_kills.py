@@ -242,9 +242,10 @@ async def put_with_ids(broker: SimulatedBroker, *bodies: bytes) -> None:
         await PopRig(broker).put(body, properties={UNIQ_KEY: f"id-{body.decode()}"})
 
 
+@pytest.mark.parametrize("has_positions", [False, True])
 @pytest.mark.parametrize("is_suspended", [False, True])
 def test_message_that_java_revived_since_its_last_save_is_not_revived_again(
-    *, is_suspended: bool
+    *, is_suspended: bool, has_positions: bool
 ) -> None:
     async def before(broker: SimulatedBroker) -> None:
         java = JavaPops(broker)
@@ -261,7 +262,7 @@ def test_message_that_java_revived_since_its_last_save_is_not_revived_again(
         await asyncio.sleep(20)
         assert sorted(await popped_rest(broker)) == [b"a", b"c"]
 
-    killed(before, after)
+    killed(before, after, has_positions=has_positions)
 
 
 def test_earlier_or_other_retry_of_a_message_does_not_count_as_its_revival() -> None:

@@ -52,7 +52,11 @@ class _Delivery(NamedTuple):
 
 
 def find_java_revivals(
-    reader: StoreReader, next_offsets: Mapping[ReviveQueue, int], broker_name: str
+    reader: StoreReader,
+    next_offsets: Mapping[ReviveQueue, int],
+    broker_name: str,
+    *,
+    is_java_last: bool,
 ) -> dict[CheckpointKey, set[int]]:
     """Return the queue offsets of revived messages by checkpoint; may wait for the device.
 
@@ -61,16 +65,16 @@ def find_java_revivals(
         next_offsets: by revive queue: the offset of the first record that is not known to be
             handled.
         broker_name: of checkpoints that name none.
+        is_java_last: whether the broker that was killed was Java's. If not, its checkpoints, if
+            there are any, precede those of Kourou, which end the search.
 
     Raises:
         OSError: the log cannot be read.
     """
     due: list[_Due] = []
     for (topic, queue_id), offset in next_offsets.items():
-        for header, record in _records(reader, topic, queue_id, offset):
-            found = _java_checkpoint(header, record, broker_name)
-            if found is not None:
-                due.append(found)
+        records = _records(reader, topic, queue_id, offset)
+        due += _java_checkpoints(records, broker_name, is_java_last=is_java_last)
     if not due:
         return {}
     revived = _Revived(reader, min(one.stored_at_ms for one in due))
@@ -154,16 +158,23 @@ class _Revived:
         return found
 
 
-def _java_checkpoint(header: RecordHeader, record: bytes, broker_name: str) -> _Due | None:
-    """Return the checkpoint in a record of the revive topic; None if Java did not store one."""
-    try:
-        properties = decode_properties(header.properties(record))
-        if properties.get(TAGS) != CHECKPOINT_TAG or LOG_END in properties:
-            return None
-        checkpoint = checkpoint_of(decode_checkpoint(header.body(record)), broker_name)
-    except (MalformedBodyError, MalformedMessageError):
-        return None  # the revive loop logs it
-    return _Due(checkpoint, header.physical_offset, header.store_at_ms)
+def _java_checkpoints(
+    records: Iterator[tuple[RecordHeader, bytes]], broker_name: str, *, is_java_last: bool
+) -> Iterator[_Due]:
+    """Yield the checkpoints in records of a revive queue that Java has stored."""
+    for header, record in records:
+        try:
+            properties = decode_properties(header.properties(record))
+            if properties.get(TAGS) != CHECKPOINT_TAG:
+                continue
+            if LOG_END in properties:
+                if is_java_last:
+                    continue
+                return
+            checkpoint = checkpoint_of(decode_checkpoint(header.body(record)), broker_name)
+        except (MalformedBodyError, MalformedMessageError):
+            continue  # the revive loop logs it
+        yield _Due(checkpoint, header.physical_offset, header.store_at_ms)
 
 
 def _records(

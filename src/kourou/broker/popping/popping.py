@@ -185,8 +185,13 @@ class Popping:
                 found = await context.offload(find_pops, context.disk, segment_bytes, positions)
             commit_popped(found.popped, offsets, reader.max_offset)
             await self._commit_java_pops(found.by_java)
-            next_offsets, name = self.revives.next_offsets, context.config.broker_name
-            revived = await context.offload(find_java_revivals, reader, next_offsets, name)
+            revived = await context.offload(
+                find_java_revivals,
+                reader,
+                self.revives.next_offsets,
+                context.config.broker_name,
+                is_java_last=positions is None or bool(found.by_java),
+            )
             revived_from = reader.written_position if positions is None else positions[1]
             self.revives.note_revived(found.revived | revived, revived_from)
         if positions is None:
