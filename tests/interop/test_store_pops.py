@@ -228,6 +228,29 @@ def test_what_a_killed_java_broker_popped_comes_back_once_if_it_is_not_acknowled
     assert counts == Counter(pops.unsettled)
 
 
+def test_nothing_that_a_killed_java_broker_had_buffered_is_lost(jars: str, tmp_path: Path) -> None:
+    store, conf, pops = tmp_path / "store", tmp_path / "broker.conf", Pops()
+    options = f"{SAVE_OPTIONS}enablePopBufferMerge=true\n"
+    java = start_java(jars, tmp_path / "java", store=store, options=options)
+    try:
+        asyncio.run(pop_before_save(java.namesrv_addr, pops))
+        until_saved(store, 8)
+        asyncio.run(pop_after_save(java.namesrv_addr, pops))
+        java.kill()
+    finally:
+        java.stop()
+
+    conf.write_text(options)
+    with Serving.start(store, "--config", str(conf), "--no-console") as serving:
+        counts = asyncio.run(take_all(serving.namesrv, pops))
+        outcome = serving.stop()
+    assert outcome.code == 0, outcome.err
+    # Acks were in memory, so that what was popped since the offsets were saved may come again.
+    assert set(counts) >= pops.unsettled
+    assert set(counts) <= pops.unsettled | pops.popped
+    assert max(counts.values()) <= 2, counts
+
+
 def test_java_loses_nothing_of_a_killed_kourou_and_repeats_only_what_was_not_saved(
     jars: str, tmp_path: Path
 ) -> None:
