@@ -160,7 +160,12 @@ public final class InteropClient {
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPollNameServerInterval(1000);
-        consumer.setClientRebalance(false);
+        // The broker may assign the queues, and have them popped; release 4 has no such method.
+        for (java.lang.reflect.Method method : consumer.getClass().getMethods()) {
+            if (method.getName().equals("setClientRebalance")) {
+                method.invoke(consumer, false);
+            }
+        }
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             print(messages.get(0), 1);
