@@ -22,7 +22,8 @@ SEGMENT_BYTES = 64 * 1024
 START_MS = 1_700_000_000_000
 LAYOUTS = (IndexLayout(8, 64), IndexLayout(1000, 5000))
 KEYS = ("", "k", "order-1", "12345678", "x" * 64, "a" * 36)
-ODD_KEYS = ("two keys", " blank", "schlüssel", "y" * 65, "z" * 3000)
+ODD_KEYS = ("two keys", " blank", "schlüssel", "y" * 65, "y" * 128, "y" * 129, "z" * 3000)
+OTHER_IDS = ("T@3@17@group@1700000000000@broker-a@ck", "i" * 127, "j" * 128, "l" * 129, "short")
 
 
 class Appends:
@@ -51,6 +52,8 @@ class Appends:
             unique_id = f"{self._dice.getrandbits(128):032X}"
             if self._dice.random() < odd_each / 10:
                 unique_id = "Ä" + unique_id[1:]
+            if self._dice.random() < odd_each * 2:
+                unique_id = self._dice.choice(OTHER_IDS)
             tags = self._dice.choice(("", "TagA", "TagB", "täg")) if odd_each else "TagA"
             topic = self._dice.choice(("T", "Orders", "Ünicode")) if odd_each else "T"
             position, end, at_ms = self.ordinary(topic, unique_id, keys, tags)

@@ -12,7 +12,7 @@ everything that the feed lacks:
     the feed is full                           records are not added until there is room
     appends that are rolled back               `drop_from`
     several keys, a long key, one not ASCII    the log is read for all records of that slice
-    an id that is not ASCII                    the same
+    a long id, one not ASCII                   the same
 
 All methods run on the thread that appends.
 """
@@ -29,7 +29,7 @@ from typing import Final, NamedTuple, cast, final
 from kourou.store.index.index_lanes import LANE_BYTES, LANES_MAX
 
 UNIQUE_ID_CHARS: Final = 32
-"""Length of each fed unique id; it contains no blanks."""
+"""Length of usual unique ids, also of those of batches. A fed id contains no blanks."""
 ID_HEAD_CHARS: Final = UNIQUE_ID_CHARS - LANE_BYTES
 """Length of the id's beginning that one producer's ids share for a minute."""
 SLICE_MAX: Final = LANES_MAX // 2
@@ -83,11 +83,12 @@ class KeyTexts:
         end: the log position where the last record ends.
         times: store times.
         ids: for each group of consecutive records: their number, the common head of their ids
-            (may be empty), and the joined remaining parts.
+            (may be empty), and the joined remaining parts. All ids have the usual length.
+        other_ids: the id of each record if some have another length; then `ids` is empty.
         keys: of each record, "" for none; may be empty if none has any.
     """
 
-    __slots__ = ("end", "ids", "keys", "starts", "tags", "times", "topics")
+    __slots__ = ("end", "ids", "keys", "other_ids", "starts", "tags", "times", "topics")
 
     def __init__(self, end: int) -> None:
         self.starts: array[int] = array("q")
@@ -96,15 +97,20 @@ class KeyTexts:
         self.topics: list[str] = []
         self.tags: list[str] = []
         self.ids: list[tuple[int, bytes, bytes]] = []
+        self.other_ids: list[str] = []
         self.keys: list[str] = []
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def add_records(self, records: Sequence[FedRecord]) -> int:
-        """Add the leading records that are consecutive; return their number."""
+        """Add the leading records that are consecutive; return their number.
+
+        0 if ids of another length would follow usual ones.
+        """
         starts, ends, times, topics, tags, ids, keys = zip(*records, strict=True)
-        if starts[0] != self.end:
+        is_usual = not self.other_ids and set(map(len, ids)) == {UNIQUE_ID_CHARS}
+        if starts[0] != self.end or not (is_usual or not self.ids):
             return 0
         number = len(starts)
         if starts[1:] != ends[:-1]:
@@ -116,7 +122,10 @@ class KeyTexts:
         self.times += times
         self.topics += topics
         self.tags += tags
-        self.ids.append((number, b"", "".join(ids).encode()))
+        if is_usual:
+            self.ids.append((number, b"", "".join(ids).encode()))
+        else:
+            self.other_ids += ids
         return number
 
     def add_batch(self, batch: FedBatch, first: int, last: int) -> None:
@@ -238,7 +247,7 @@ class IndexFeed:
         while left and at < len(items) and columns.end < until:
             item = items[at]
             if type(item) is FedBatch:
-                if item.start > columns.end:
+                if item.start > columns.end or columns.other_ids:
                     break
                 starts = item.starts
                 first = 0 if item.start == columns.end else bisect_left(starts, columns.end)

@@ -41,7 +41,7 @@ ENTRIES_MAX: Final = 2000
 
 _MASK: Final = 0xFFFF_FFFF
 _SIGN: Final = 0x8000_0000
-_TEXT_MAX: Final = 64
+_TEXT_MAX: Final = 128
 """Longest text hashed in lanes, because each text takes as many lanes as the longest one."""
 _PIECE_UNITS: Final = 256
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_PIECE_UNITS + 1))
@@ -211,7 +211,9 @@ class KeyHashes:
         return KeyEntries(_hashes_of(bases, texts), offsets, times, *span), number
 
     def _id_column(self, bases: Sequence[int], records: KeyTexts) -> array[int] | None:
-        """Return the hash of each id; None if one has another length or is not ASCII."""
+        """Return the hash of each id; None if one is too long or not ASCII."""
+        if records.other_ids:
+            return _key_column(bases, records.other_ids)
         number, parts = len(records), records.ids
         if all(head for _, head, _ in parts):
             texts = b"".join([tails for _, _, tails in parts])
@@ -279,7 +281,7 @@ def _store(cache: dict[_Key, _Cached], key: _Key, value: _Cached) -> None:
 def _texts_of(records: Sequence[LogRecord]) -> KeyTexts | None:
     """Return the texts of the records' keys; None if the records have different kinds of keys.
 
-    Also None if an id has another length than usual, or tags are not ASCII.
+    Also None if they have no ids, or texts are not ASCII.
     """
     starts, sizes, flags, times, topics, properties = zip(*records, strict=True)
     number = len(starts)
@@ -298,14 +300,19 @@ def _texts_of(records: Sequence[LogRecord]) -> KeyTexts | None:
             return None
         columns.append(column)
     ids, keys, tags = columns
-    if set(map(len, ids)) != {UNIQUE_ID_CHARS} or not all(map(str.isascii, set(tags))):
+    if not ids or not all(map(str.isascii, set(tags))):
         return None
     texts = KeyTexts(starts[-1] + sizes[-1])
     texts.starts = array("q", starts)
     texts.times = [*times]
     texts.topics = _decoded(topics)
     texts.tags = tags or [""] * number
-    texts.ids = [(number, b"", "".join(ids).encode("latin-1"))]
+    if set(map(len, ids)) == {UNIQUE_ID_CHARS}:
+        texts.ids = [(number, b"", "".join(ids).encode("latin-1"))]
+    elif text.isascii():
+        texts.other_ids = ids
+    else:
+        return None
     texts.keys = keys
     return texts
 
