@@ -22,8 +22,6 @@ Source: see `kourou.broker.pulling.pull`.
 from __future__ import annotations
 
 import logging
-import struct
-from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Final, Literal
 
@@ -31,7 +29,7 @@ import msgspec
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
-from kourou.broker.decline_runs import CUT_OFF, DeclineRuns
+from kourou.broker.fast_requests import HEADER_AT, FastRequests, frame_of, number
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull import answer_fields
 from kourou.broker.pulling.pull_checks import PullChecks
@@ -46,7 +44,7 @@ from kourou.broker.pulling.verdicts import (
 )
 from kourou.errors import MalformedHeaderError, ProtocolError
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.codes import ResponseCode
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
 from kourou.protocol.fields import decode_fields
 from kourou.protocol.frame import FRAME_SIZE_MAX, decode_frame, encode_frame
@@ -56,14 +54,9 @@ from kourou.store.message_store import FastGetResult, GetPlan, GetStatus
 
 log = logging.getLogger(__name__)
 
-_START: Final = b'{"code":11,'
-_START_AT: Final = 8
-_SIZES: Final = struct.Struct(">II").unpack_from
-_PACK_SIZES: Final = struct.Struct(">II").pack
 _FRAME_BYTES_MAX: Final = 4096
 """A typical frame has about 400 bytes."""
 _HEADER_BYTES_MAX: Final = 4096
-_DIGITS_MAX: Final = 18
 _ALL_MESSAGES: Final = SubscriptionData("")
 _PULLS_MAX: Final = 16_384
 _EXPRESSION_LENGTH_MAX: Final = 256
@@ -167,13 +160,8 @@ class _Held:
         return self._path.serve_again(self, reads)
 
 
-class FastPull:
-    """Serves pulls on the fast path; a `FastPath` of connections.
-
-    Attributes:
-        declined: pulls left to the general path, by reason; for a refused pull that of its verdict,
-            "skipped" after a run of declined pulls.
-    """
+class FastPull(FastRequests):
+    """Serves pulls on the fast path; see `FastRequests`."""
 
     def __init__(
         self,
@@ -185,6 +173,7 @@ class FastPull:
         general_path: Callable[[Request], None],
     ) -> None:
         """Serve pulls; `general_path` serves a held pull that the fast path cannot answer."""
+        super().__init__((RequestCode.PULL_MESSAGE,), _FRAME_BYTES_MAX)
         self._config = context.live_config
         self._checks = checks
         self._offsets = offsets
@@ -192,45 +181,20 @@ class FastPull:
         self._held = held
         self._stats = context.stats
         self._general_path = general_path
-        self.declined: Counter[str] = Counter()
-        self._decline_runs = DeclineRuns(self.declined)
         self._pulls: dict[_Key, _CachedPull] = {}
         self._templates: dict[tuple[int, int], bytes] = {}
 
-    def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
-        """Serve the frame at `start`; return its end, or `start` if the path does not accept it."""
-        if not buffer.startswith(_START, start + _START_AT, end):
-            return start
-        if self._decline_runs.runs and self._decline_runs.skips(connection):
-            return start
-        size, header_size = _SIZES(buffer, start)
-        next_at: int = start + 4 + size
-        reason: str | None = CUT_OFF
-        if next_at <= end:
-            reason = self._serve(connection, buffer, start, size, header_size)
-        if reason is None:
-            return next_at
-        self._decline_runs.note(connection, reason)
-        self.declined[reason] += 1
-        return start
-
     def _serve(
-        self, connection: Connection, buffer: bytearray, start: int, size: int, header_size: int
+        self, connection: Connection, buffer: bytearray, start: int, header_end: int, end: int
     ) -> str | None:
-        """Answer or hold the pull of the frame at `start`, as `_serve_pull` does."""
-        next_at = start + 4 + size
-        if size > _FRAME_BYTES_MAX or size > connection.limits.frame_bytes_max:
-            return "size"
-        header_end = start + _START_AT + header_size  # for other serializations, beyond the frame
-        if header_end > next_at:
-            return "header"
+        """Answer or hold the pull of a frame, as `_serve_pull` does."""
         try:
-            header = _decode(buffer[start + _START_AT : header_end])
+            header = _decode(buffer[start + HEADER_AT : header_end])
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return "header"
-        if not connection.unanswered.has_room(size, 1):
+        if not connection.unanswered.has_room(end - start - 4, 1):
             return "connection"
-        return self._serve_pull(connection, header, buffer[start:next_at])
+        return self._serve_pull(connection, header, buffer[start:end])
 
     def _serve_pull(self, connection: Connection, header: _Header, frame: bytearray) -> str | None:
         """Answer or hold the pull.
@@ -239,7 +203,7 @@ class FastPull:
             None if it is done; the reason, with no effect, if the general path must serve the pull.
         """
         fields, opaque = header.extFields, header.opaque
-        offset, commit_offset = _number(fields.queue_offset), _number(fields.commit_offset)
+        offset, commit_offset = number(fields.queue_offset), number(fields.commit_offset)
         cached = self._cached_pull(fields)
         if cached is None:
             return "number"
@@ -247,7 +211,7 @@ class FastPull:
             return "offset"  # the answer ends at `offset` or later, which bounds the commit offset
         begin = fields.kourou_topic_begin
         if begin is not None and (
-            cached.spec.suspend_ms or _number(begin) < self._reader.topic_begin(fields.topic)
+            cached.spec.suspend_ms or number(begin) < self._reader.topic_begin(fields.topic)
         ):
             return "topic begin"  # it is refused, or may be when a held pull is woken
         pull, host = cached.spec, connection.remote_address[0]
@@ -314,15 +278,12 @@ class FastPull:
             return None
         next_offset, low, high, records, size = found
         header = self._template(permitted) % (next_offset, low, high, opaque)
-        header_size = len(header)
-        if header_size + size > FRAME_SIZE_MAX - _HEADER_BYTES_MAX:
+        if len(header) + size > FRAME_SIZE_MAX - _HEADER_BYTES_MAX:
             return None
         where = (pull.group, pull.topic, pull.queue_id)
         self._offsets.note_pulled(*where, next_offset)
         self._stats.on_get(*where, next_offset - offset, size, 0)
-        sizes = _PACK_SIZES(header_size + size + 4, header_size)
-        # The only copy of the messages before the operating system takes them.
-        return b"".join((sizes, header, *records))
+        return frame_of(header, *records)
 
     def _find(self, pull: PullSpec, offset: int, reads: SharedReads | None) -> FastGetResult | None:
         """Read the messages, once for all pulls that share `reads`."""
@@ -400,19 +361,12 @@ class FastPull:
             flag=FLAG_RESPONSE,
             remark=plan.status.name,
         )
-        template = encode_frame(sample)[_START_AT:].replace(b"%", b"%%")
-        for number in (_NEXT, _LOW, _HIGH, _OPAQUE):
-            before, found, after = template.partition(b"%d" % number)
+        template = encode_frame(sample)[HEADER_AT:].replace(b"%", b"%%")
+        for value in (_NEXT, _LOW, _HIGH, _OPAQUE):
+            before, found, after = template.partition(b"%d" % value)
             assert found, "the answer has these numbers in this order"
             template = before + b"%d" + after
         if len(self._templates) >= _TEMPLATES_MAX:
             self._templates.clear()
         self._templates[flags] = template
         return template
-
-
-def _number(text: str) -> int:
-    """Return a number in canonical form, -1 for any other text."""
-    if text.isdecimal() and text.isascii() and len(text) <= _DIGITS_MAX:
-        return int(text)
-    return -1
