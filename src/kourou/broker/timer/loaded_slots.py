@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.timer.near_slots import (
@@ -21,8 +21,11 @@ from kourou.broker.timer.near_slots import (
     LoadedUnits,
     NearSlot,
     due_of,
+    is_roll,
     load_slot,
+    position_of,
 )
+from kourou.broker.timer.needless import NeedlessRecords
 from kourou.errors import MalformedMessageError
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.timer_files import TimerFiles
@@ -33,6 +36,22 @@ log = logging.getLogger(__name__)
 FAILED_RETRY_MS: Final = 10_000
 _STORED_WITHIN_MS: Final = 60_000
 """Time after which a recall is in the wheel, or was refused."""
+
+
+DROPPED_MAX: Final = 2_048
+"""Limit on needless messages dropped before other tasks may run: about 2 ms."""
+
+
+class DueMessages(NamedTuple):
+    """Messages that were due.
+
+    Attributes:
+        due: slot and encoded message of each to deliver.
+        dropped: number of messages that were dropped, because they are needless.
+    """
+
+    due: list[tuple[NearSlot, int]]
+    dropped: int
 
 
 class TimerLevel:
@@ -154,10 +173,7 @@ class LoadedSlots:
             key: key of the message, or of the message that it recalls.
             is_new: it is the first message of its slot.
         """
-        near = self.by_second.get(second)
-        has_room = is_new and len(self.by_second) < NEAR_SLOTS
-        if has_room and second < self._near_end(self._clock.now_ms()):
-            near = self.by_second[second] = NearSlot(second)
+        near = self._near(second, is_new=is_new)
         if near is None:
             return  # it will be read with its slot
         if entry is None:
@@ -165,17 +181,45 @@ class LoadedSlots:
         else:
             heappush(near.heap, entry.pack())
 
-    def pop_due(self, now_ms: int, count: int) -> list[tuple[NearSlot, int]]:
-        """Remove and return the messages that are due, earliest slot first, at most `count`."""
+    def enqueue_all(self, second: int, numbers: Iterable[int], *, is_new: bool) -> None:
+        """Note encoded messages of one slot, no recalls; see `enqueue`."""
+        near = self._near(second, is_new=is_new)
+        if near is not None:
+            for number in numbers:
+                heappush(near.heap, number)
+
+    def _near(self, second: int, *, is_new: bool) -> NearSlot | None:
+        """Return the slot of a message that was put into the wheel; None if it is not in memory."""
+        near = self.by_second.get(second)
+        has_room = is_new and len(self.by_second) < NEAR_SLOTS
+        if has_room and second < self._near_end(self._clock.now_ms()):
+            near = self.by_second[second] = NearSlot(second)
+        return near
+
+    def pop_due(self, now_ms: int, count: int, needless: NeedlessRecords) -> DueMessages:
+        """Remove the messages that are due, earliest slot first.
+
+        Args:
+            now_ms: the time.
+            count: limit of the messages to deliver.
+            needless: messages to drop instead.
+        """
         due: list[tuple[NearSlot, int]] = []
+        dropped = 0
         for second in sorted(self.by_second):
             near = self.by_second[second]
-            while near.heap and len(due) < count and due_of(near.heap[0]) <= now_ms:
+            heap, positions = near.heap, needless.by_second.get(second, ())
+            while heap and len(due) < count and due_of(heap[0]) <= now_ms:
+                number = heappop(heap)
+                if position_of(number) in positions and not is_roll(number):
+                    dropped += 1
+                    if dropped == DROPPED_MAX:
+                        return DueMessages(due, dropped)
+                    continue
                 near.outstanding += 1
-                number = heappop(near.heap)
                 self._taken[due_of(number)] += 1
                 due.append((near, number))
-        return due
+        return DueMessages(due, dropped)
 
     def push_back(self, due: Sequence[tuple[NearSlot, int]]) -> None:
         """Return messages of `pop_due` to their slots."""

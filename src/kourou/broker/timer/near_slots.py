@@ -62,6 +62,16 @@ def due_of(number: int) -> int:
     return number >> _DUE_SHIFT
 
 
+def position_of(number: int) -> int:
+    """Return the log position of an encoded message's record."""
+    return number >> _OFFSET_SHIFT & _OFFSET_MASK
+
+
+def is_roll(number: int) -> bool:
+    """Return whether an encoded message is to be stored in the timer topic again."""
+    return bool(number & 1)
+
+
 def unit_due_ms(unit: TimerUnit) -> int:
     """Return the due time of a unit's message; for Java's units, the end of the slot's second."""
     if unit.is_roll:  # may be before its slot if the clock was set back

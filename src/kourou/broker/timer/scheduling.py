@@ -78,6 +78,21 @@ class TimerPlacement:
             self._on_placed(due_at_ms - now_ms)
         return placed
 
+    def try_place(self, due_at_ms: int, now_ms: int) -> bool:
+        """Note a message that `place` would put into the timer topic; False if `place` must decide.
+
+        For messages of the broker itself, whose records are encoded without properties.
+        """
+        config = self._config.current.timer
+        if (
+            not config.timer_wheel_enable
+            or config.timer_congest_num_each_slot != UNLIMITED
+            or not 0 < due_at_ms - now_ms <= config.timer_max_delay_sec * 1000
+        ):
+            return False
+        self._on_placed(due_at_ms - now_ms)
+        return True
+
     def _check_congestion(self, due_at_ms: int) -> None:
         limit = self._config.current.timer.timer_congest_num_each_slot
         if limit == UNLIMITED:

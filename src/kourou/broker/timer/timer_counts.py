@@ -104,6 +104,16 @@ class TimerCounts:
         if timer.counted_topic is not None:
             self._add(timer.counted_topic, 1)
 
+    def enqueued_all(self, topic: str, count: int) -> None:
+        """Count messages for a topic that were put into the wheel."""
+        self.enqueued_count += count
+        self._add(topic, count)
+
+    def dropped(self, topic: str, count: int) -> None:
+        """Count messages for a topic that were taken out of the wheel and not delivered."""
+        self.dequeued_count += count
+        self._add(topic, -count)
+
     def dequeued(self, topic: str | None) -> None:
         """Count a message that is not delivered: it was recalled, or had been delivered before.
 

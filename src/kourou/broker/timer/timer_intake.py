@@ -1,28 +1,36 @@
-"""Intake of the timer topic into the wheel: each message gets a unit in the timer log."""
+"""Intake of the timer topic into the wheel: each message gets a unit in the timer log.
+
+Messages are read from the topic, except those that this broker has just stored itself and told of
+(`feed`). The feed only saves reads: what it lacks is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.timer.near_slots import DueEntry, unit_due_ms
 from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.errors import MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
+from kourou.protocol.hashing import java_string_hash
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import GetRequest, GetResult
 from kourou.store.timer.layouts import KIND_DEFAULT, PRECISION_MS, TimerUnit
-from kourou.store.timer.slot_choice import SlotChoice, choose_slot, roll_window_ms
+from kourou.store.timer.slot_choice import SlotChoice, choose_slot, out_ms, roll_window_ms
 from kourou.store.timer.timer_files import TimerFiles
-from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record
+from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record, unit_of
 
 log = logging.getLogger(__name__)
 
 _BYTES_MAX: Final = 1024 * 1024
 
+FED_MAX: Final = 65_536
+"""Limit on fed messages that are not in the wheel, 10 MB; more are forgotten, and read."""
 
 INTAKE_INTERVAL_MS: Final = 20
 """Time between two intakes: each costs as much as the messages of several. A pop stores two in the
@@ -77,12 +85,33 @@ class IntakePace:
             self._pause = None
 
 
+class FedMessage(NamedTuple):
+    """A stored message of the timer topic, no recall.
+
+    Attributes:
+        queue_offset: in the timer topic.
+        physical_offset, size: of its record.
+        due_at_ms: its exact time, epoch milliseconds.
+    """
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+    due_at_ms: int
+
+
 class OnEnqueued(Protocol):
     """Called for each message that got a unit; see `LoadedSlots.enqueue`."""
 
     def __call__(
         self, second: int, entry: DueEntry | None, key: RecallKey, *, is_new: bool
     ) -> None: ...
+
+
+class OnFed(Protocol):
+    """Called with messages of one slot that got units; see `LoadedSlots.enqueue_all`."""
+
+    def __call__(self, second: int, numbers: Iterable[int], *, is_new: bool) -> None: ...
 
 
 class TimerIntake:
@@ -96,8 +125,15 @@ class TimerIntake:
     files: TimerFiles
 
     def __init__(
-        self, context: BrokerContext, counts: TimerCounts, on_enqueued: OnEnqueued
+        self,
+        context: BrokerContext,
+        counts: TimerCounts,
+        on_enqueued: OnEnqueued,
+        on_fed: OnFed,
     ) -> None:
+        self._fed: deque[FedMessage] = deque()
+        self._fed_topic = ""
+        self._on_fed = on_fed
         self._reader = context.store.reader
         self._writer = context.store.writer
         self._config = context.live_config
@@ -146,6 +182,10 @@ class TimerIntake:
         files = self.files
         files.log.write()  # units that a failed write left
         if self.is_behind:
+            count -= self._enqueue_fed(count)
+        if self.is_behind and count > 0:
+            if self._fed:
+                count = min(count, self._fed[0].queue_offset - files.queue_offset)
             found = await self._read(count)
             for record in found.records():
                 self._add(record)
@@ -156,6 +196,59 @@ class TimerIntake:
                 raise OSError(f"{TIMER_TOPIC} cannot be read at queue offset {files.queue_offset}")
             files.log.write()
         self.is_failing = False
+
+    def feed(self, topic: str, messages: Iterable[FedMessage]) -> None:
+        """Note stored messages for a topic, the same in all calls, in the order of the queue."""
+        if len(self._fed) >= FED_MAX:
+            self._fed.clear()
+        self._fed_topic = topic
+        self._fed.extend(messages)
+
+    def _enqueue_fed(self, count: int) -> int:
+        """Put the next messages into the wheel, as far as they were fed; return their number.
+
+        Raises:
+            OSError: the log cannot be written.
+        """
+        files, fed = self.files, self._fed
+        while fed and fed[0].queue_offset < files.queue_offset:
+            fed.popleft()
+        taken: list[FedMessage] = []
+        following = files.queue_offset
+        while fed and fed[0].queue_offset == following and len(taken) < count:
+            taken.append(fed.popleft())
+            following += 1
+        if taken:
+            self._add_fed(taken)
+        return len(taken)
+
+    def _add_fed(self, taken: Sequence[FedMessage]) -> None:
+        files, now_ms, window_ms = self.files, self._clock.now_ms(), self._window_ms()
+        topic_hash = java_string_hash(self._fed_topic)
+        choices: dict[int, SlotChoice] = {}
+        units: list[tuple[SlotChoice, TimerUnit]] = []
+        numbers: dict[int, list[int]] = {}
+        for _, position, size, due_at_ms in taken:
+            out_at_ms = out_ms(due_at_ms)
+            choice = choices.get(out_at_ms)
+            if choice is None:
+                choice = choose_slot(out_at_ms, now_ms, files.read_at_ms, window_ms)
+                choices[out_at_ms] = choice
+            units.append((choice, unit_of((position, size), topic_hash, due_at_ms, choice, now_ms)))
+        new = {choice.second for choice in choices.values()}
+        new = {second for second in new if files.wheel.slot(second) is None}
+        count = files.add_all(units)
+        for (choice, unit), message in zip(units[:count], taken, strict=False):
+            due_at_ms = choice.roll_at_ms if choice.is_roll else unit_due_ms(unit)
+            entry = DueEntry(due_at_ms, message.physical_offset, message.size, choice.is_roll)
+            numbers.setdefault(choice.second, []).append(entry.pack())
+        files.queue_offset += count
+        self._counts.enqueued_all(self._fed_topic, count)
+        for second, packed in numbers.items():
+            self._on_fed(second, packed, is_new=second in new)
+        if count < len(taken):
+            self._fed.extendleft(reversed(taken[count:]))
+            raise OSError("a file of the timer log could not be created")
 
     async def _read(self, count: int) -> GetResult:
         """Read messages; damaged ones are logged and skipped, so that they block no others."""

@@ -30,7 +30,12 @@ from typing import Final
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.periodic_tasks import wait_woken
-from kourou.broker.timer.loaded_slots import FAILED_RETRY_MS, LoadedSlots, TimerLevel
+from kourou.broker.timer.loaded_slots import (
+    DROPPED_MAX,
+    FAILED_RETRY_MS,
+    LoadedSlots,
+    TimerLevel,
+)
 from kourou.broker.timer.near_slots import (
     NEAR_SLOTS,
     DueEntry,
@@ -39,9 +44,10 @@ from kourou.broker.timer.near_slots import (
     unpack_entry,
     waiting_positions,
 )
+from kourou.broker.timer.needless import NeedlessRecords
 from kourou.broker.timer.scheduling import TimerPlacement
 from kourou.broker.timer.timer_counts import TimerCounts
-from kourou.broker.timer.timer_intake import IntakePace, TimerIntake
+from kourou.broker.timer.timer_intake import FedMessage, IntakePace, TimerIntake
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import PutResult, PutStatus
@@ -75,6 +81,7 @@ class Timers:
         counts: counts of waiting and processed messages.
         storage: opens the files, and makes them durable.
         skips_due: returns whether a due message need not be delivered; None if all are.
+        needless: messages of which that is known before they are due.
     """
 
     def __init__(self, context: BrokerContext, storage: TimerStorage, counts: TimerCounts) -> None:
@@ -89,7 +96,8 @@ class Timers:
         self._clock = context.clock
         self._wake = asyncio.Event()
         self._slots = LoadedSlots(context, self._wake.set)
-        self._intake = TimerIntake(context, counts, self._slots.enqueue)
+        self._intake = TimerIntake(context, counts, self._slots.enqueue, self._slots.enqueue_all)
+        self.needless = NeedlessRecords()
         self._pace = IntakePace(self._wake.set)
         self._delivered: Counter[DeliveryKey] = Counter()
         self._delivered_until_ms = 0
@@ -155,6 +163,10 @@ class Timers:
         """Wake the intake if it is behind; called when messages became visible."""
         if self._intake.is_behind:
             self._pace.arrived()
+
+    def on_own_stored(self, topic: str, messages: Iterable[FedMessage]) -> None:
+        """Note visible messages for a topic that this broker has stored; see `TimerIntake.feed`."""
+        self._intake.feed(topic, messages)
 
     # Recalls and readings
 
@@ -319,6 +331,7 @@ class Timers:
                 ahead = min(near if following is None else [*near, following])
                 files.skip_to(max(ahead, second + 1) * PRECISION_MS)
         self._slots.drop_recalls(files.read_at_ms // PRECISION_MS)
+        self.needless.drop_before(files.read_at_ms // PRECISION_MS)
         if self._delivered and files.read_at_ms > self._delivered_until_ms:
             self._delivered.clear()
 
@@ -330,8 +343,10 @@ class Timers:
             return
         room = self._config.current.timer.timer_in_flight_max - self._in_flight
         count = min(room, BATCH_MESSAGES_MAX)
-        due = self._slots.pop_due(now_ms, count)
-        if len(due) == count > 0:
+        due, dropped = self._slots.pop_due(now_ms, count, self.needless)
+        if dropped:
+            self.counts.dropped(self.needless.topic, dropped)
+        if len(due) == count > 0 or dropped == DROPPED_MAX:
             self._wake.set()  # more messages may be due
         cold: list[tuple[NearSlot, int]] = []
         for at, (near, number) in enumerate(due):

@@ -285,6 +285,36 @@ class TimerFiles:
         self.is_changed = True
         return position
 
+    def add_all(self, units: Sequence[tuple[SlotChoice, TimerUnit]]) -> int:
+        """Append units as `add` does, with one change of the wheel for each slot.
+
+        Returns:
+            The number of units that were appended: fewer than all if a new file of the log could
+            not be created.
+        """
+        slots: dict[int, tuple[int, int, int]] = {}  # second -> first, last unit, weight
+        wheel, log, count = self.wheel, self.log, 0
+        for choice, unit in units:
+            second = choice.second
+            known = slots.get(second)
+            if known is None:
+                slot = wheel.slot(second)
+                first, last, weight = -1, -1 if slot is None else slot.last, 0
+            else:
+                first, last, weight = known
+            kind = unit.kind | KIND_ROLL if choice.is_roll else unit.kind
+            linked = TimerUnit(last, kind, *unit[2:])
+            try:
+                position = log.append(linked)
+            except OSError:
+                break
+            slots[second] = (position if first < 0 else first, position, weight + linked.weight)
+            count += 1
+        for second, (first, last, weight) in slots.items():
+            wheel.add_chain(second, (first, last), weight)
+        self.is_changed = self.is_changed or count > 0
+        return count
+
     def mark_done(self, second: int) -> None:
         """Mark all slots up to and including this one as done."""
         self.wheel.mark_done(second)

@@ -70,20 +70,42 @@ class TimerRecord(NamedTuple):
     def unit(self, choice: SlotChoice, now_ms: int) -> TimerUnit:
         """Return its unit for the timer log, with no previous unit."""
         kind = KIND_DEFAULT | KIND_DELETE if self.is_delete else KIND_DEFAULT
-        slot_at_ms = choice.second * PRECISION_MS
-        written_at_ms = now_ms // PRECISION_MS * PRECISION_MS
-        if abs(slot_at_ms - written_at_ms) > _DELAY_MS_MAX:  # the clock was changed
-            written_at_ms = slot_at_ms
-        return TimerUnit(
-            -1,
-            kind,
-            written_at_ms,
-            slot_at_ms - written_at_ms,
-            self.header.physical_offset,
-            self.header.total_size,
-            java_string_hash(self.topic),
-            choice.roll_at_ms if choice.is_roll else self.due_at_ms,
-        )
+        header, topic_hash = self.header, java_string_hash(self.topic)
+        place = (header.physical_offset, header.total_size)
+        return unit_of(place, topic_hash, self.due_at_ms, choice, now_ms, kind)
+
+
+def unit_of(
+    place: tuple[int, int],
+    topic_hash: int,
+    due_at_ms: int,
+    choice: SlotChoice,
+    now_ms: int,
+    kind: int = KIND_DEFAULT,
+) -> TimerUnit:
+    """Return the unit of a message for the timer log, with no previous unit.
+
+    Args:
+        place: the log position and the size of its record.
+        topic_hash: Java's hash of its target topic.
+        due_at_ms: its exact time, epoch milliseconds.
+        choice: its slot.
+        now_ms: the current time.
+        kind: of the unit.
+    """
+    slot_at_ms = choice.second * PRECISION_MS
+    written_at_ms = now_ms // PRECISION_MS * PRECISION_MS
+    if abs(slot_at_ms - written_at_ms) > _DELAY_MS_MAX:  # the clock was changed
+        written_at_ms = slot_at_ms
+    return TimerUnit(
+        -1,
+        kind,
+        written_at_ms,
+        slot_at_ms - written_at_ms,
+        *place,
+        topic_hash,
+        choice.roll_at_ms if choice.is_roll else due_at_ms,
+    )
 
 
 def read_timer_record(record: bytes) -> TimerRecord:

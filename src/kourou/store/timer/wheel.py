@@ -86,6 +86,23 @@ class TimerWheel:
             self.put(TimerSlot(second, slot.first, position, slot.messages + weight))
         self.count += weight
 
+    def add_chain(self, second: int, units: tuple[int, int], weight: int) -> None:
+        """Make units of the timer log the last of a slot, of which the first names its last one.
+
+        Args:
+            second: of the slot.
+            units: positions of the first and the last unit.
+            weight: the contribution of the units to the count.
+        """
+        first, last = units
+        slot = self.slot(second)
+        if slot is None:
+            heappush(self._seconds, second)
+            self.put(TimerSlot(second, first, last, weight))
+        else:
+            self.put(TimerSlot(second, slot.first, last, slot.messages + weight))
+        self.count += weight
+
     def put(self, slot: TimerSlot) -> None:
         """Set a slot, which is empty if its `last` is -1; does not update `count`."""
         number, index = divmod(slot.second % SLOTS, _PAGE_SLOTS)
