@@ -124,15 +124,16 @@ def test_ack_that_cannot_be_stored_is_answered_with_an_error_and_does_not_count(
         got = await rig.pop(invisible_time=3_000)
         offset, handle = got.handles[0]
         writer = broker.store.writer
-        append = writer.append
+        append, begin_run = writer.append, writer.begin_run
 
         def refuse(*_: object, **__: object) -> object:
             raise StoreReadOnlyError("the disk is full")
 
         writer.append = refuse  # type: ignore[method-assign,assignment]
+        writer.begin_run = lambda now_ms: None  # type: ignore[method-assign]
         answers = [await rig.ack(handle, offset), await rig.batch_ack(batch_of(got, 1))]
         assert [answer.code for answer in answers] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
-        writer.append = append  # type: ignore[method-assign]
+        writer.append, writer.begin_run = append, begin_run  # type: ignore[method-assign]
         await asyncio.sleep(5)
         assert (await rig.pop()).bodies == [b"0"]
 

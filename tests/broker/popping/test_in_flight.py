@@ -328,3 +328,49 @@ class Machine(RuleBasedStateMachine):
 
 TestModel = Machine.TestCase
 TestModel.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("start", [0, 100, 2**40])
+def test_bits_of_consecutive_messages_are_acknowledged_together(start: int) -> None:
+    in_flight = InFlight("b")
+    key = KEY._replace(start_offset=start)
+    in_flight.add_consecutive(key, 4, 60_000)
+    in_flight.set_position(key, 7_000_000_000)
+    assert in_flight.unacked(key) == [start, start + 1, start + 2, start + 3]
+    assert in_flight.in_flight_bits(key) == (0b1111, POP_MS + 60_000)
+    assert in_flight.ack_bits(key, 0b110010) is None
+    assert in_flight.unacked(key) == [start, start + 2, start + 3]
+    assert in_flight.ack_bits(key, 0b10) is None
+    assert in_flight.ack(key, start) is Acked.NEWLY
+    assert in_flight.message_count == 2
+    assert in_flight.ack_bits(key, 0b1100) == 7_000_000_000
+    assert in_flight.ack_bits(key, 0b1100) is None
+    assert in_flight.in_flight_bits(key) is None
+    assert (in_flight.checkpoint_count, in_flight.message_count) == (0, 0)
+
+
+def test_position_is_forgotten_with_the_copy_and_with_a_second_checkpoint_of_the_key() -> None:
+    in_flight = InFlight("b")
+    in_flight.add_consecutive(KEY, 2, 60_000)
+    in_flight.set_position(KEY, 10)
+    in_flight.set_position(KEY, 0)
+    assert in_flight.ack_bits(KEY, 0b11) == 0
+    in_flight.add_consecutive(KEY, 2, 60_000)
+    in_flight.set_position(KEY, 10)
+    in_flight.add_consecutive(KEY, 3, 60_000)
+    assert in_flight.ack_bits(KEY, 0b111) == 0
+
+
+def test_bits_of_far_messages_are_acknowledged_too() -> None:
+    in_flight = InFlight("b")
+    in_flight.add(checkpoint(100, 101, 2**31))
+    assert in_flight.in_flight_bits(KEY) is None
+    assert in_flight.ack_bits(KEY, 0b11) is None
+    assert in_flight.unacked(KEY) == [2**31]
+
+
+def test_message_about_to_be_changed_is_not_acknowledged_by_bits(in_flight: InFlight) -> None:
+    in_flight.change(KEY, 101, checkpoint(101, key=CHANGED))
+    assert in_flight.in_flight_bits(KEY) is None
+    assert in_flight.ack_bits(KEY, 0b111) is None
+    assert in_flight.unacked(KEY) == [101]

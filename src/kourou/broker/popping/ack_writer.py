@@ -14,14 +14,19 @@ from typing import Final
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.buffer_scans import BufferScans
 from kourou.broker.popping.checkpoint import CheckpointKey
-from kourou.broker.popping.in_flight import InFlight
+from kourou.broker.popping.due_marks import DueMarks
+from kourou.broker.popping.in_flight import InFlight, offsets_of
 from kourou.broker.popping.pop_counts import ACK, PopCounts
 from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.writing.put import CODES, PutResult, PutStatus
 from kourou.errors import RemoteError
+from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.popping.revive_records import NO_ACK_OFFSET, AckRecord
 from kourou.protocol.record.encode import RecordDraft
+from kourou.store.message_store import AppendedRecord
 
+BITS_MAX: Final = 16_383
+"""Largest difference of a message's offset from the start offset that is a bit."""
 PUT_RECORDS_MAX: Final = 128
 """Limit on the records of one put, which must fit into one segment of the log."""
 
@@ -50,13 +55,25 @@ class AckAnswer:
 
 @dataclass(slots=True)
 class _Acks:
-    """Acks of one checkpoint that are stored together."""
+    """Acks of one checkpoint that are stored together.
+
+    Attributes:
+        bits: of the messages; bit n stands for the checkpoint's start offset + n.
+        far: queue offsets of messages that are no bits.
+        count: number of acknowledged messages, with repetitions.
+    """
 
     key: CheckpointKey
     revive_queue: int
     revive_at_ms: int
-    offsets: dict[int, None] = field(default_factory=dict)
+    bits: int = 0
+    far: dict[int, None] = field(default_factory=dict)
     answers: list[AckAnswer] = field(default_factory=list)
+    count: int = 0
+
+    def offsets(self) -> list[int]:
+        """Return the queue offsets of all messages."""
+        return [*offsets_of(self.bits, self.key.start_offset), *self.far]
 
 
 class AckWriter:
@@ -69,9 +86,13 @@ class AckWriter:
         in_flight: InFlight,
         scans: BufferScans,
         counts: PopCounts,
+        marks: DueMarks,
     ) -> None:
         """Store acks of the checkpoints of `in_flight`; those of buffered ones go to `scans`."""
         self._counts = counts
+        self._marks = marks
+        self._stats = context.stats
+        self._cluster_name = context.config.cluster_name
         self._commit = context.commit
         self._clock = context.clock
         self._revive_log = revive_log
@@ -99,18 +120,36 @@ class AckWriter:
             place: queue of the checkpoint, and the time at which its messages become visible.
             answer: settled when the acks are stored or refused; not if they are buffered.
         """
-        offsets = tuple(offsets)
+        offsets, start = tuple(offsets), key.start_offset
         if self._scans.ack(key, offsets):
             self._in_flight.ack_all(key, offsets)
+            self._count(key, len(offsets))
             return
+        bits, far = 0, []
+        for offset in offsets:
+            if 0 <= offset - start <= BITS_MAX:
+                bits |= 1 << offset - start
+            else:
+                far.append(offset)
+        self.add_bits(key, bits, place, answer).far.update(dict.fromkeys(far))
+
+    def add_bits(
+        self, key: CheckpointKey, bits: int, place: tuple[int, int], answer: AckAnswer
+    ) -> _Acks:
+        """Acknowledge messages like `add`; bit n stands for start offset + n.
+
+        The merge buffer must be empty. Returns all acks of the checkpoint in this iteration.
+        """
         if not self._added:
             self._commit.call_before_write(self._put)
         acks = self._added.get(key)
         if acks is None:
             acks = self._added[key] = _Acks(key, *place)
-        acks.offsets.update(dict.fromkeys(offsets))
+        acks.bits |= bits
+        acks.count += bits.bit_count()
         acks.answers.append(answer)
         answer.outstanding += 1
+        return acks
 
     def add_unanswered(
         self, key: CheckpointKey, offsets: Iterable[int], place: tuple[int, int]
@@ -125,20 +164,28 @@ class AckWriter:
         drafts: list[RecordDraft] = []
         stored: list[_Acks] = []
         for acks in added:
+            offsets = acks.offsets()
+            self._count(acks.key, acks.count + len(acks.far))
             try:
-                drafts.append(self._draft(acks, now_ms))
+                text = self._revive_log.ack_text(
+                    acks.key, acks.revive_queue, offsets, acks.revive_at_ms, now_ms
+                )
+                if text is None:
+                    drafts.append(self._draft(acks, tuple(offsets), now_ms))
             except RemoteError as error:
                 _settle(acks, error)
                 continue
-            stored.append(acks)
             self._unstored[acks.key] = self._unstored.get(acks.key, 0) + 1
+            if text is None:
+                stored.append(acks)
+            else:
+                self._revive_log.puts.add((text,), partial(self._stored, [acks]))
         for at in range(0, len(drafts), PUT_RECORDS_MAX):
             end = at + PUT_RECORDS_MAX
             after = partial(self._stored, stored[at:end])
             self._commit.put(drafts[at:end], now_ms, after, answers_late=False)
 
-    def _draft(self, acks: _Acks, now_ms: int) -> RecordDraft:
-        offsets = tuple(acks.offsets)
+    def _draft(self, acks: _Acks, offsets: tuple[int, ...], now_ms: int) -> RecordDraft:
         topic, group, queue_id, start_offset, pop_time_ms, broker_name = acks.key
         is_single = len(offsets) == 1
         record = AckRecord(
@@ -158,7 +205,7 @@ class AckWriter:
         if result.status is not PutStatus.OK:
             text = f"the ack was not stored: {result.status.name}: {result.reason}"
             error = RemoteError(CODES[result.status], text)
-        for acks in stored:
+        for number, acks in enumerate(stored):
             self._counts.on_put(ACK, acks.key, result.status)
             left = self._unstored[acks.key] - 1
             if left:
@@ -166,8 +213,20 @@ class AckWriter:
             else:
                 del self._unstored[acks.key]
             if error is None:
-                self._in_flight.ack_all(acks.key, tuple(acks.offsets))
+                self._acked(acks, result.appended[number])
             _settle(acks, error)
+
+    def _acked(self, acks: _Acks, stored: AppendedRecord) -> None:
+        """Acknowledge messages whose ack is stored."""
+        settled = self._in_flight.ack_bits(acks.key, acks.bits)
+        if acks.far:
+            self._in_flight.ack_all(acks.key, tuple(acks.far))
+        elif stored.topic == TIMER_TOPIC:
+            self._marks.ack_stored(acks.key, acks.revive_at_ms, stored.physical_offset, settled)
+
+    def _count(self, key: CheckpointKey, count: int) -> None:
+        self._stats.count("GROUP_ACK_NUMS", f"{key.topic}@{key.group}", count)
+        self._stats.count("BROKER_ACK_NUMS", self._cluster_name, count)
 
 
 def _settle(acks: _Acks, error: RemoteError | None) -> None:

@@ -119,9 +119,9 @@ class AckHandlers:
             self._count_acks(header.consumer_group, header.topic, 1)
             self._context.later.answer(request, partial(self._saved, request))
             return None
-        self._count_acks(header.consumer_group, header.topic, 1)
         place = self._place(key, header.offset, (handle.revive_queue, handle.revive_at_ms))
         if place is None:
+            self._count_acks(header.consumer_group, header.topic, 1)
             return response(request.command)
         answer = AckAnswer(partial(_reply, request))
         self._writer.add(key, (header.offset,), place, answer)
@@ -222,7 +222,6 @@ class AckHandlers:
         bits = int.from_bytes(ack.bits, "little")
         offsets = [one for one in offsets if bits >> (one - ack.start_offset) & 1]
         if offsets:
-            self._count_acks(ack.consumer_group, topic, len(offsets))
             self._writer.add(key, offsets, place, answer)
 
     def _ack_ordered(self, ack: BatchAck, topic: str, offsets: range) -> None:

@@ -19,12 +19,12 @@ A million checkpoints of a message each are common. Each is an entry of a dictio
 which the garbage collector does not examine:
 
     key      pop time << 64 | start offset
-    value    bits of the messages in flight << 40 | invisible time
+    value    bits of the messages in flight << 88 | position of the record << 40 | invisible time
 
-Bit n stands for the message at start offset + n. A filter examines few enough messages for that; in
-records of Java, a difference may be larger: then the value is a tuple of the integer and the
-differences, and bit n stands for the n-th of them. The key is a tuple if the broker had another
-name.
+The position is that of the checkpoint's record in the log, 0 if it is not known. Bit n stands for
+the message at start offset + n. A filter examines few enough messages for that; in records of Java,
+a difference may be larger: then the value is a tuple of the integer and the differences, and bit n
+stands for the n-th of them. The key is a tuple if the broker had another name.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ SKIPPED_MAX: Final = 200_000
 
 _INVISIBLE_BITS: Final = 40
 _INVISIBLE: Final = (1 << _INVISIBLE_BITS) - 1
+_POSITION_BITS: Final = 48
+_POSITION: Final = (1 << _POSITION_BITS) - 1
+_BITS_AT: Final = _INVISIBLE_BITS + _POSITION_BITS
 _OFFSET_BITS: Final = 64
 _OFFSET: Final = (1 << _OFFSET_BITS) - 1
 
@@ -117,13 +120,76 @@ class InFlight:
             bits = 0
             for diff in diffs:
                 bits |= 1 << diff
-            queue.entries[entry] = bits << _INVISIBLE_BITS | invisible
+            queue.entries[entry] = bits << _BITS_AT | invisible
         else:
             bits = (1 << len(diffs)) - 1
-            queue.entries[entry] = bits << _INVISIBLE_BITS | invisible, tuple(diffs)
+            queue.entries[entry] = bits << _BITS_AT | invisible, tuple(diffs)
         queue.count += len(diffs)
         self.message_count += len(diffs)
         self.checkpoint_count += 1
+
+    def add_consecutive(self, key: CheckpointKey, count: int, invisible_ms: int) -> None:
+        """Add a checkpoint whose messages are the first `count` from its start offset on."""
+        name = key[:3]
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = _Queue()
+        entry = self._entry_key(key)
+        if entry in queue.entries or not 0 < count <= DENSE_DIFF_MAX:
+            offsets = tuple(range(key[3], key[3] + count))
+            self.add(PopCheckpoint(key, offsets, invisible_ms))
+            return
+        invisible = max(0, min(invisible_ms, _INVISIBLE))
+        queue.entries[entry] = (1 << count) - 1 << _BITS_AT | invisible
+        queue.count += count
+        self.message_count += count
+        self.checkpoint_count += 1
+
+    def set_position(self, key: CheckpointKey, position: int) -> None:
+        """Set the log position of the record of a live checkpoint; 0 if it is not known."""
+        queue = self._queues.get(key[:3])
+        entry = self._entry_key(key)
+        value = None if queue is None else queue.entries.get(entry)
+        if queue is not None and isinstance(value, int) and position <= _POSITION:
+            cleared = value & ~(_POSITION << _INVISIBLE_BITS)
+            queue.entries[entry] = cleared | position << _INVISIBLE_BITS
+
+    def ack_bits(self, key: CheckpointKey, bits: int) -> int | None:
+        """Acknowledge messages whose acks are stored; bit n stands for start offset + n.
+
+        Returns:
+            The position of the checkpoint's record if the last message was acknowledged, 0 if it is
+            not known; None if messages are left, or the checkpoint is not live.
+        """
+        queue = self._queues.get(key[:3])
+        entry = self._entry_key(key)
+        value = None if queue is None else queue.entries.get(entry)
+        if queue is None or value is None:
+            return None
+        if not isinstance(value, int):
+            self.ack_all(key, offsets_of(bits, key[3]))
+            return None if self.is_live(key) else 0
+        acked = value & bits << _BITS_AT
+        if self._changing:
+            acked &= ~self._changing_bits(key, value)
+        if not acked:
+            return None
+        self._clear(queue, key, entry, value, acked)
+        is_settled = not (value ^ acked) >> _BITS_AT
+        return value >> _INVISIBLE_BITS & _POSITION if is_settled else None
+
+    def in_flight_bits(self, key: CheckpointKey) -> tuple[int, int] | None:
+        """Return bits of the messages in flight, and the time of their revival.
+
+        None if it is not live, or is changed at present, or its messages are no bits.
+        """
+        if self._changing:
+            return None
+        queue = self._queues.get(key[:3])
+        value = None if queue is None else queue.entries.get(self._entry_key(key))
+        if not isinstance(value, int):
+            return None
+        return value >> _BITS_AT, key[4] + (value & _INVISIBLE)
 
     def ack(self, key: CheckpointKey, offset: int) -> Acked:
         """Acknowledge a message whose ack is stored."""
@@ -160,8 +226,8 @@ class InFlight:
         size = value.bit_length() if isinstance(value, int) else 0
         wanted = 0
         for offset in offsets:
-            diff = offset - start + _INVISIBLE_BITS
-            if _INVISIBLE_BITS <= diff < size:
+            diff = offset - start + _BITS_AT
+            if _BITS_AT <= diff < size:
                 wanted |= 1 << diff
             elif not size:
                 wanted |= _bit(value, offset - start)
@@ -204,7 +270,7 @@ class InFlight:
         value = None if queue is None else queue.entries.pop(self._entry_key(key), None)
         if queue is None or value is None:
             return 0
-        count = (_packed(value) >> _INVISIBLE_BITS).bit_count()
+        count = (_packed(value) >> _BITS_AT).bit_count()
         self.checkpoint_count -= 1
         self._subtract(queue, key[:3], count)
         return count
@@ -342,7 +408,7 @@ class InFlight:
     ) -> None:
         """Clear bits that are set, and remove the checkpoint with its last one."""
         packed = _packed(value) ^ bits
-        if not packed >> _INVISIBLE_BITS:
+        if not packed >> _BITS_AT:
             del queue.entries[entry]
             self.checkpoint_count -= 1
         elif isinstance(value, int):
@@ -358,6 +424,13 @@ class InFlight:
             del self._queues[name]
 
 
+def offsets_of(bits: int, start: int) -> list[int]:
+    """Return the offsets whose bits are set; bit n stands for `start` + n."""
+    if not bits & (bits + 1):
+        return list(range(start, start + bits.bit_length()))
+    return [start + diff for diff in range(bits.bit_length()) if bits >> diff & 1]
+
+
 def _packed(value: _Value) -> int:
     return value if isinstance(value, int) else value[0]
 
@@ -365,15 +438,15 @@ def _packed(value: _Value) -> int:
 def _bit(value: _Value, diff: int) -> int:
     """Return the bit of a difference from the start offset; 0 if no message has it."""
     if not isinstance(value, int):
-        return 1 << value[1].index(diff) + _INVISIBLE_BITS if diff in value[1] else 0
-    if 0 <= diff < value.bit_length() - _INVISIBLE_BITS:
-        return 1 << diff + _INVISIBLE_BITS
+        return 1 << value[1].index(diff) + _BITS_AT if diff in value[1] else 0
+    if 0 <= diff < value.bit_length() - _BITS_AT:
+        return 1 << diff + _BITS_AT
     return 0
 
 
 def _offsets(value: _Value, start: int) -> list[int]:
     """Return the offsets whose bits are set."""
-    bits = _packed(value) >> _INVISIBLE_BITS
+    bits = _packed(value) >> _BITS_AT
     diffs = range(bits.bit_length()) if isinstance(value, int) else value[1]
     return [start + diff for index, diff in enumerate(diffs) if bits >> index & 1]
 

@@ -13,6 +13,7 @@ from kourou.broker.popping.buffer import PoppedQueue
 from kourou.broker.popping.buffer_scans import BufferScans
 from kourou.broker.popping.checkpoint import PopCheckpoint
 from kourou.broker.popping.checkpoint_writer import CheckpointWriter
+from kourou.broker.popping.due_marks import DueMarks
 from kourou.broker.popping.in_flight import DueCopies, InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery, read_revive_record
 from kourou.broker.popping.invisible import InvisibleMessages
@@ -87,7 +88,13 @@ class Popping:
         self.scans: Final = BufferScans(
             context, tables.offsets, revive_log.checkpoint_draft, self.counts
         )
-        writer = AckWriter(context, revive_log, self.in_flight, self.scans, self.counts)
+        self._copies = DueCopies(self.in_flight)
+        timers.skips_due = self._skips_copy
+        timers.needless.topic = revive_log.topic
+        self._marks = DueMarks(self.in_flight, self._copies, timers.needless)
+        writer = AckWriter(
+            context, revive_log, self.in_flight, self.scans, self.counts, self._marks
+        )
         parts = ReviveParts(
             context,
             tables.offsets,
@@ -99,8 +106,6 @@ class Popping:
             lambda: self.recovery.is_complete,
         )
         self.revives: Final = Revives(parts, revive_log)
-        self._copies = DueCopies(self.in_flight)
-        timers.skips_due = self._skips_copy
         self.recovery: Final = InFlightRecovery(
             context,
             timers,
@@ -136,15 +141,22 @@ class Popping:
             starts=starts,
             counts=self.counts,
         )
+        checkpoints = CheckpointWriter(
+            context,
+            self._offsets,
+            revive_log,
+            self.in_flight,
+            self.scans,
+            self.counts,
+            self._marks,
+        )
         pops = PopHandler(
             context,
             starts=starts,
             offsets=self._offsets,
             reads=pop_reads,
             revive_log=revive_log,
-            writer=CheckpointWriter(
-                context, self._offsets, revive_log, self.in_flight, self.scans, self.counts
-            ),
+            writer=checkpoints,
             ordered=self.ordered,
             holds=self.holds,
             release=self.revives.release,
@@ -300,7 +312,10 @@ class Popping:
         except MalformedBodyError:
             return False  # the revive loop logs it
         if isinstance(record, PopCheckpoint):
-            return not self._copies.needs_checkpoint(record.key, record.revive_at_ms)
+            is_needed = self._copies.needs_checkpoint(record.key, record.revive_at_ms)
+            if is_needed:
+                self._marks.checkpoint_delivered(record.key)
+            return not is_needed
         return not self._copies.needs_ack(record.key, timer.due_at_ms)
 
     def _has_differences(self, group: str) -> bool:

@@ -5,15 +5,19 @@ Source: PopMessageProcessor.buildCkMsg, AckMessageProcessor.appendAck, apache/ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kourou.broker.context import BrokerContext
-from kourou.broker.popping.checkpoint import PopCheckpoint
+from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint
+from kourou.broker.popping.revive_puts import RevivePuts
+from kourou.broker.popping.revive_templates import PlainCheckpoint, ReviveTemplates, ReviveText
+from kourou.broker.timer.timer_intake import FedMessage
 from kourou.broker.timer.timers import Timers
 from kourou.model.host import Host
 from kourou.model.properties import encode_properties
 from kourou.protocol.popping.revive_records import (
+    CHECKPOINT_LEAD_MS,
     AckRecord,
     ack_properties,
     checkpoint_properties,
@@ -22,6 +26,7 @@ from kourou.protocol.popping.revive_records import (
 )
 from kourou.protocol.popping.topic_names import revive_topic
 from kourou.protocol.record.encode import RecordDraft
+from kourou.store.message_store import AppendedRecord
 
 LOG_END: Final = "KOUROU_POP_LOG_END"
 """Property of a checkpoint: the end of the log when its messages were popped, and possibly the
@@ -40,6 +45,7 @@ class ReviveLog:
 
     Attributes:
         topic: the revive topic.
+        puts: stores what `checkpoint_text` and `ack_text` return.
     """
 
     def __init__(self, context: BrokerContext, timers: Timers) -> None:
@@ -49,7 +55,20 @@ class ReviveLog:
         self._topics = context.topics
         self._placement = timers.placement(context.random)
         self._host: Host = context.store_host or _LOCAL
+        self._templates = ReviveTemplates(self.topic, LOG_END)
+        self._timers = timers
+        self.puts: Final = RevivePuts(context, self._host, self._on_stored)
         self._counter = context.random.randrange(1 << 16)
+
+    def _on_stored(self, records: Sequence[AppendedRecord], texts: Sequence[ReviveText]) -> None:
+        """Tell the timer of records, which then need not be read."""
+        self._timers.on_own_stored(
+            self.topic,
+            [
+                FedMessage(record.queue_offset, record.physical_offset, record.size, text.due_at_ms)
+                for record, text in zip(records, texts, strict=True)
+            ],
+        )
 
     @property
     def queue_count(self) -> int:
@@ -62,6 +81,54 @@ class ReviveLog:
         """Return the queue for the checkpoints of the next pop; all queues follow each other."""
         self._counter += 1
         return self._counter % self._config.current.pop.revive_queue_num
+
+    def is_due_later(self, now_ms: int, invisible_ms: int) -> bool:
+        """Return whether a checkpoint of a pop at this time waits in the timer for certain.
+
+        If so, the timer is told of it.
+        """
+        return self._placement.try_place(now_ms + invisible_ms - CHECKPOINT_LEAD_MS, now_ms)
+
+    def plain_checkpoint(
+        self, queue: tuple[str, str, int, str], queue_id: int, values: PlainCheckpoint
+    ) -> ReviveText:
+        """Return the checkpoint of a pop for which `is_due_later` is true."""
+        return self._templates.checkpoint(queue, queue_id, values)
+
+    def checkpoint_text(
+        self,
+        queue: tuple[str, str, int, str],
+        queue_id: int,
+        values: PlainCheckpoint,
+        now_ms: int,
+    ) -> ReviveText | None:
+        """Return a checkpoint for `puts`: the same as `checkpoint_draft`, at a fifth of its cost.
+
+        None if only `checkpoint_draft` can decide where it is stored.
+
+        Args:
+            queue: topic, group and queue id of the messages, and the broker's name.
+            queue_id: its revive queue.
+            values: of the checkpoint, of which nothing is acknowledged.
+            now_ms: the time.
+        """
+        due_at_ms = values.pop_time_ms + values.invisible_ms - CHECKPOINT_LEAD_MS
+        if not self._placement.try_place(due_at_ms, now_ms):
+            return None
+        return self._templates.checkpoint(queue, queue_id, values)
+
+    def ack_text(
+        self,
+        key: CheckpointKey,
+        queue_id: int,
+        offsets: Sequence[int],
+        revive_at_ms: int,
+        now_ms: int,
+    ) -> ReviveText | None:
+        """Return an ack for `puts`; None if only `ack_draft` can decide where it is stored."""
+        if not self._placement.try_place(revive_at_ms, now_ms):
+            return None
+        return self._templates.ack(key, queue_id, offsets, revive_at_ms)
 
     def checkpoint_draft(
         self,

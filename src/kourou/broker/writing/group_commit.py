@@ -272,9 +272,10 @@ class GroupCommit:
     def _run_before_write(self) -> None:
         """Call the functions that were passed to `call_before_write`."""
         self._is_scheduled = True  # the caller writes after this
-        before_write, self._before_write = self._before_write, []
-        for append in before_write:
-            append()
+        while self._before_write:  # one of them may add another one
+            before_write, self._before_write = self._before_write, []
+            for append in before_write:
+                append()
 
     def _schedule(self) -> None:
         """Advance at the end of this turn of the loop."""

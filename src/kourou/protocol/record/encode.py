@@ -288,6 +288,46 @@ def encode_committed(
     return sealed, encode_seal(crc32(sealed))
 
 
+def own_size(topic: bytes, body: bytes, properties: bytes) -> int:
+    """Return the size of the record that `encode_own` returns."""
+    return SEALED_BYTES + len(topic) + len(body) + len(properties)
+
+
+def encode_own(
+    topic: bytes,
+    body: bytes,
+    properties: bytes,
+    born: tuple[int, bytes, int],
+    position_fields: tuple[int, int, int],
+) -> bytes:
+    """Return the sealed record of a message that the broker itself creates, for queue 0.
+
+    The same bytes as `encode_sealed` returns, in half of the time.
+
+    Args:
+        topic: topic field.
+        body: of the message.
+        properties: its property text, which ends in `PAIR_END`, without the seal.
+        born: born time, and the IPv4 address and port of the broker, its born and store host.
+        position_fields: its log position, queue offset and store time.
+    """
+    born_at_ms, address, port = born
+    position, queue_offset, store_at_ms = position_fields
+    body_size, properties_size = len(body), len(properties) + SEAL_BYTES
+    total_size = FIXED_BYTES + body_size + len(topic) + properties_size
+    sealed = b"".join((
+        pack_head(
+            total_size, MAGIC_V1, crc32(body), 0, 0, queue_offset, position, 0, born_at_ms,
+            address, port, store_at_ms, address, port, 0, 0, body_size,
+        ),
+        body,
+        topic,
+        pack_properties_size(properties_size),
+        properties,
+    ))  # fmt: skip
+    return sealed + encode_seal(crc32(sealed))
+
+
 # Batches
 
 _FORMATS: Final = list(HEAD_FIELDS.values())
