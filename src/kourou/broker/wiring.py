@@ -77,7 +77,7 @@ def build_handlers(components: Components) -> Handlers:
 
 
 def build_fast_paths(components: Components) -> dict[int, FastPath]:
-    """Build the fast paths of sends, batches, pulls and commits of transactions, by code."""
+    """Build the fast paths of sends, batches, pulls, pops and commits, by code."""
     context, transactions = components.context, components.transactions
     return {
         RequestCode.SEND_MESSAGE_V2: FastSend(context, transactions, transactions.fast_end),
@@ -90,6 +90,7 @@ def build_fast_paths(components: Components) -> dict[int, FastPath]:
             general_path=components.pulls.serve_again,
         ),
         RequestCode.END_TRANSACTION: transactions.fast_end,
+        RequestCode.POP_MESSAGE: components.popping.fast_pops,  # and acks, by the same digits
     }
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile, TextParts, join_parts
@@ -90,6 +90,8 @@ Table = dict[GroupTopic, dict[int, int]]
 
 PAIRS_MAX: Final = 500_000
 """Limit on pairs of group and topic with offsets; each takes about 1 KB."""
+
+_NO_OFFSETS: Final[Mapping[int, int]] = {}
 
 POSITION_LAG_BYTES_MAX: Final = 256 * 1024 * 1024
 """The file is written, even if no offset has changed, when its position is this far behind."""
@@ -266,6 +268,15 @@ class ConsumerOffsets:
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the group's committed offset of the queue; None if there is none."""
         return self._committed.get((group, topic), {}).get(queue_id)
+
+    def of_queues(self, group: str, topic: str) -> Mapping[int, int]:
+        """Return the group's committed offsets of the topic, by queue id; not a copy."""
+        return self._committed.get((group, topic), _NO_OFFSETS)
+
+    @property
+    def has_resets(self) -> bool:
+        """Whether a reset of any queue is pending."""
+        return bool(self._resets)
 
     def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Set the group's offset, and ignore its members' commits until they learn of it."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
@@ -66,13 +67,17 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.popping.headers import PopMessageRequestHeader
 from kourou.protocol.popping.topic_names import ORDER_REVIVE_QUEUE
 from kourou.remoting.connection import Request
-from kourou.remoting.dispatch import reply_error
+from kourou.remoting.dispatch import reply_error, reply_with
 
 log = logging.getLogger(__name__)
 
 
 class PopHandler:
-    """Serves POP_MESSAGE."""
+    """Serves POP_MESSAGE.
+
+    Attributes:
+        locked: queues whose messages are read, or stored in a checkpoint, by a pop.
+    """
 
     def __init__(
         self,
@@ -115,12 +120,16 @@ class PopHandler:
         self._release = release
         self._filters = filters
         self._arrivals = ArrivalFilter(context.store)
-        self._locked: set[PopQueue] = set()
+        self.locked: Final[set[PopQueue]] = set()
 
     def on_pop_message(self, request: Request) -> RemotingCommand | None:
         """Answer with messages, or hold the request; None if it is answered later."""
         set_born_time(request, self._context.clock.now_ms())
         return self._serve(request, request.command.header(PopMessageRequestHeader))
+
+    def serve_again(self, request: Request) -> None:
+        """Serve a request that another path has held; never raises."""
+        reply_with(request, partial(self.on_pop_message, request))
 
     # Check and read
 
@@ -197,7 +206,7 @@ class PopHandler:
         queue = step.queue
         if run.room <= 0 and step.is_extra:
             return True
-        is_locked = queue in self._locked or self._writer.has_too_many(queue)
+        is_locked = queue in self.locked or self._writer.has_too_many(queue)
         if is_locked or run.room <= 0:
             backlog = self._backlog(run, queue)
             run.rest += backlog
@@ -230,7 +239,7 @@ class PopHandler:
         step = run.steps[run.at]
         queue = step.queue
         offset = self._starts.begin(queue, run.header.init_mode)
-        self._locked.add(queue)
+        self.locked.add(queue)
         try:
             place = ReadPlace(queue.topic, queue.queue_id, offset)
             read = await self._reads.read(place, run.room, run.permitted.filter)
@@ -263,7 +272,7 @@ class PopHandler:
         left = read.max_offset - read.next_offset
         run.rest += left
         if read.offsets:
-            self._locked.add(queue)
+            self.locked.add(queue)
             run.popped.append(Popped(queue, offset, read, step.is_retry))
             run.starts.add(text)
             run.count += len(read.offsets)
@@ -409,7 +418,7 @@ class PopHandler:
 
     def _unlock(self, run: PopRun, queue: PopQueue) -> None:
         """Free a queue, and wake a pop that found it locked."""
-        self._locked.discard(queue)
+        self.locked.discard(queue)
         if not run.header.order and self._backlog(run, queue) > 0:
             topic = run.header.topic
             self._holds.wake(

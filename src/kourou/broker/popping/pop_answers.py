@@ -35,6 +35,21 @@ def found_answer(
     return _answer(run, pop_time_ms, ResponseCode.SUCCESS, FOUND, body, counts_text)
 
 
+def found_fields(
+    pop_time_ms: int, invisible_ms: int, revive_queue: int, rest: int, infos: tuple[str, str]
+) -> dict[str, str]:
+    """Return the header fields of an answer; `infos` are the start offsets and the offsets."""
+    start_offsets, offsets = infos
+    return {
+        "popTime": str(pop_time_ms),
+        "invisibleTime": str(invisible_ms),
+        "reviveQid": str(revive_queue),
+        "restNum": str(rest),
+        "startOffsetInfo": start_offsets,
+        "msgOffsetInfo": offsets,
+    }
+
+
 def empty_answer(run: PopRun, now_ms: int, code: ResponseCode) -> RemotingCommand:
     """Return the answer without messages."""
     return _answer(run, now_ms, code, NOTHING, b"", "" if run.header.order else None)
@@ -61,14 +76,8 @@ def _answer(
         kind, queue_id = topic_kind(popped.queue.topic), popped.queue.queue_id
         starts.append(start_offset_entry(kind, queue_id, popped.offset))
         offsets.append(offsets_entry(kind, queue_id, popped.read.offsets))
-    fields = {
-        "popTime": str(pop_time_ms),
-        "invisibleTime": str(run.header.invisible_time),
-        "reviveQid": str(run.revive_queue),
-        "restNum": str(run.rest),
-        "startOffsetInfo": ENTRY_END.join(starts),
-        "msgOffsetInfo": ENTRY_END.join(offsets),
-    }
+    infos = (ENTRY_END.join(starts), ENTRY_END.join(offsets))
+    fields = found_fields(pop_time_ms, run.header.invisible_time, run.revive_queue, run.rest, infos)
     if counts_text is not None:
         fields["orderCountInfo"] = counts_text
     command = run.request.command

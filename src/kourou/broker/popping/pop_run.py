@@ -20,7 +20,8 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.popping.headers import PopMessageRequestHeader
 from kourou.remoting.connection import Request
 
-_TYPE_ATTRIBUTE: Final = "message.type"
+TYPE_ATTRIBUTE: Final = "message.type"
+"""Attribute of a topic: the type of its messages."""
 _FACTOR_ATTRIBUTE: Final = "priority.factor"
 
 PERCENT: Final = 100
@@ -140,10 +141,10 @@ def pop_steps(
     group = header.consumer_group
     retries: list[PopStep] = []
     if retry_topic is not None and not header.order:
-        ids = _queue_ids(retry_topic, start, config)
+        ids = queue_ids(retry_topic, start, config)
         queues = (PopQueue(retry_topic.name, group, queue_id) for queue_id in ids)
         retries = [PopStep(queue, True, not is_retry_first) for queue in queues]
-    ids = _queue_ids(topic, start, config) if header.queue_id < 0 else iter((header.queue_id,))
+    ids = queue_ids(topic, start, config) if header.queue_id < 0 else iter((header.queue_id,))
     steps = [PopStep(PopQueue(topic.name, group, queue_id)) for queue_id in ids]
     return retries + steps if is_retry_first else steps + retries
 
@@ -154,13 +155,13 @@ def _is_by_priority(
     """Return whether the pop reads the queues in the order of their priorities."""
     if header.order or header.queue_id >= 0:
         return False
-    if permitted.topic.attributes.get(_TYPE_ATTRIBUTE) != PRIORITY:
+    if permitted.topic.attributes.get(TYPE_ATTRIBUTE) != PRIORITY:
         return False
     factor = permitted.group.attributes.get(_FACTOR_ATTRIBUTE, "")
     return random.randrange(PERCENT) < (int(factor) if factor.isdecimal() else PERCENT)
 
 
-def _queue_ids(topic: TopicConfig, start: int, config: PopConfig) -> Iterator[int]:
+def queue_ids(topic: TopicConfig, start: int, config: PopConfig) -> Iterator[int]:
     """Yield all queue ids from `start` on."""
     count = topic.read_queue_nums
     for at in range(count):

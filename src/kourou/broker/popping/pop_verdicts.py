@@ -116,6 +116,11 @@ def judge_count(count: int) -> Refusal | None:
     return Refusal("negative_count", ResponseCode.SYSTEM_ERROR, text)
 
 
+def is_late(born_ms: int, poll_ms: int, now_ms: int) -> bool:
+    """Return whether a pop came too late after its own time-out."""
+    return now_ms - born_ms - poll_ms > LATE_MS
+
+
 def judge_filter(
     header: PopMessageRequestHeader | NotificationRequestHeader,
 ) -> PopFilter | Refusal | None:
@@ -145,7 +150,7 @@ def judge_reader(
 def _refusal_of_pop(header: PopMessageRequestHeader, facts: PopFacts) -> Refusal | None:
     """Return the refusal of a pop by what does not depend on topic and group."""
     broker = f"the broker[{facts.broker_ip}] pop message"
-    if facts.now_ms - header.born_time - header.poll_time > LATE_MS:
+    if is_late(header.born_time, header.poll_time, facts.now_ms):
         return Refusal("late", ResponseCode.POLLING_TIMEOUT, f"{broker} is timeout too much")
     if not facts.config.is_readable:
         return _forbidden(f"{broker} is forbidden")

@@ -14,6 +14,8 @@ from kourou.broker.popping.buffer_scans import BufferScans
 from kourou.broker.popping.checkpoint import PopCheckpoint
 from kourou.broker.popping.checkpoint_writer import CheckpointWriter
 from kourou.broker.popping.due_marks import DueMarks
+from kourou.broker.popping.fast_acks import FastAcks
+from kourou.broker.popping.fast_pops import FastPopParts, FastPops
 from kourou.broker.popping.in_flight import DueCopies, InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery, read_revive_record
 from kourou.broker.popping.invisible import InvisibleMessages
@@ -64,6 +66,7 @@ class Popping:
         invisible: the same, with those of ordered pops, for administrators.
         filters: the filters with which clients popped lately.
         counts: counts since the start, for the metrics.
+        fast_pops: serves plain pops and acks on the fast path.
     """
 
     def __init__(
@@ -162,6 +165,25 @@ class Popping:
             release=self.revives.release,
             filters=self.filters,
         )
+        fast_acks = FastAcks(
+            context,
+            writer=writer,
+            in_flight=self.in_flight,
+            revive_log=revive_log,
+            buffer_is_empty=self._buffer_is_empty,
+        )
+        parts = FastPopParts(
+            pops,
+            starts,
+            self._offsets,
+            self._buffer_is_empty,
+            revive_log,
+            checkpoints,
+            self.holds,
+            self.revives.release,
+            self.filters,
+        )
+        self.fast_pops = FastPops(context, parts, fast_acks)
         return {
             RequestCode.POP_MESSAGE: pops.on_pop_message,
             RequestCode.PEEK_MESSAGE: PeekHandler(
@@ -317,6 +339,9 @@ class Popping:
                 self._marks.checkpoint_delivered(record.key)
             return not is_needed
         return not self._copies.needs_ack(record.key, timer.due_at_ms)
+
+    def _buffer_is_empty(self) -> bool:
+        return self.scans.buffer.is_empty
 
     def _has_differences(self, group: str) -> bool:
         """Return whether the heartbeats of a group's members differ, which is logged there."""
