@@ -88,6 +88,14 @@ def test_acknowledged_message_may_be_popped_again_behind_an_earlier_one() -> Non
     assert (findings, findings.behind) == (OrderedFindings(behind=1), 1)
 
 
+def test_acknowledgement_behind_a_shorter_pop_settles_nothing() -> None:
+    first, shorter, again = pop(0, 0, 1), pop(1_500, 0, times=1), pop(1_700, 1)
+    ack(first[1], 400)
+    ack(shorter[0], 1_600)
+
+    assert judged(first, shorter, again) == OrderedFindings(behind=1)
+
+
 def test_acknowledgement_that_came_too_late_settles_nothing() -> None:
     first, again = pop(0, 0), pop(1_500, 0, times=1)
     ack(first[0], 1_001)

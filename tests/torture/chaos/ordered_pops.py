@@ -1,8 +1,8 @@
 """Judges the deliveries of a group that pops in order, from all messages of its topic. Pure.
 
 An ordered pop has no checkpoint: a message that is not acknowledged in time is popped again from
-its own queue, with all later messages of its pop, acknowledged or not, as in Java. So an
-acknowledgement settles a message only together with all earlier messages of its queue. The rules:
+its own queue, with all later messages of its pop, acknowledged or not, as in Java. So a message is
+settled when it and all earlier messages of one pop are acknowledged. The rules:
 
 - A pop returns consecutive messages of a queue. All messages before them were acknowledged, or a
   member had begun to acknowledge them.
@@ -102,13 +102,19 @@ def judge_ordered(deliveries: Iterable[Delivery], history: BrokerHistory) -> Ord
 def _judge_queue(pops: list[_Pop], history: BrokerHistory, findings: OrderedFindings) -> None:
     every = [delivery for pop in pops for delivery in pop.deliveries]
     begun = _running_max(_earliest_begun(every))
-    acked = _earliest_acked(every, history)
-    settled = _running_max(acked)
+    acked = defaultdict[int, float](lambda: _NEVER)
+    settled = defaultdict[int, float](lambda: _NEVER)
+    for pop in pops:
+        latest_ms = -inf
+        for delivery in pop.deliveries:
+            offset, acked_ms = delivery.popped.offset, _acked_ms(delivery, history)
+            latest_ms = max(latest_ms, acked_ms)
+            acked[offset] = min(acked[offset], acked_ms)
+            settled[offset] = min(settled[offset], latest_ms)
     for pop in pops:
         _judge_pop(pop, begun, settled, findings)
         findings.behind += sum(
-            pop.asked_ms > acked.get(offset, _NEVER) and pop.asked_ms <= settled[offset]
-            for offset in pop.offsets
+            acked[offset] < pop.asked_ms <= settled[offset] for offset in pop.offsets
         )
     if history.is_clock_right:
         pops.sort(key=lambda pop: pop.popped_ms)
@@ -117,7 +123,7 @@ def _judge_queue(pops: list[_Pop], history: BrokerHistory, findings: OrderedFind
 
 
 def _judge_pop(
-    pop: _Pop, begun: Sequence[float], settled: Sequence[float], findings: OrderedFindings
+    pop: _Pop, begun: Sequence[float], settled: Mapping[int, float], findings: OrderedFindings
 ) -> None:
     first, offsets = pop.offsets[0], pop.offsets
     if offsets != list(range(first, first + len(offsets))):
@@ -157,18 +163,13 @@ def _earliest_begun(deliveries: Iterable[Delivery]) -> dict[int, float]:
     return found
 
 
-def _earliest_acked(deliveries: Iterable[Delivery], history: BrokerHistory) -> dict[int, float]:
-    """Return by offset when an acknowledgement was first answered in time."""
-    found: dict[int, float] = {}
-    for delivery in deliveries:
-        offset, end = delivery.popped.offset, delivery.end(history)
-        found.setdefault(offset, _NEVER)
-        if end.is_late or end.is_unclear:
-            continue
-        for step in delivery.steps:
-            if step.begun.is_ack and step.answered:
-                found[offset] = min(found[offset], step.answered.at_ms)
-    return found
+def _acked_ms(delivery: Delivery, history: BrokerHistory) -> float:
+    """Return when an acknowledgement in time was answered; `_NEVER` without one."""
+    end = delivery.end(history)
+    if end.is_late or end.is_unclear:
+        return _NEVER
+    times = (s.answered.at_ms for s in delivery.steps if s.begun.is_ack and s.answered)
+    return min(times, default=_NEVER)
 
 
 def _running_max(times: Mapping[int, float]) -> list[float]:
