@@ -109,7 +109,7 @@ def test_message_acknowledged_while_the_messages_in_flight_are_read_is_not_in_fl
 
     async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         result = function(*args, **kwargs)
-        if function.__qualname__ == "InFlightRecovery._read":
+        if getattr(function, "__qualname__", "") == "InFlightRecovery._read":
             await may_read.wait()
         return result
 
