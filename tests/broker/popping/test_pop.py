@@ -279,7 +279,7 @@ def test_pop_of_no_messages_is_held_and_leaves_them_to_others() -> None:
         rig = PopRig(broker)
         await rig.put(b"a")
         of_none = [rig.pop_later(poll_time=10_000, max_msg_nums=0) for _ in range(3)]
-        for _ in range(50):  # turns of the loop, whose clock would stand still if it were busy
+        for _ in range(50):  # turns of the loop, whose clock would not advance if it were busy
             await asyncio.sleep(0)
         assert broker.stats.store.missed == 3
         waiting = rig.pop_later(poll_time=20_000)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kourou.broker.popping.pop_config import PopConfig
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.popping.receipt_handles import decode_receipt_handle
 from kourou.protocol.popping.topic_names import retry_topic_v1
@@ -17,7 +18,7 @@ from kourou.store.tools.check import check_store
 from kourou.testing.clock import EPOCH_MS, LoopClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
-from kourou.testing.simulated_broker import SimulatedBroker
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 from tests.broker.popping.pop_rig import GROUP, TOPIC, Got, PopRig, changed_handle
 from tests.broker.timer.timer_rig import send_at
 
@@ -369,3 +370,26 @@ def test_acknowledged_message_survives_a_power_cut() -> None:
         assert (await rig.pop()).bodies == []
 
     kill_and_restart(before, after, is_power_cut=True)
+
+
+def test_message_that_was_revived_before_a_clean_stop_is_not_revived_again() -> None:
+    config = small_config(pop=PopConfig(revive_queue_num=1))
+    retry_topic = retry_topic_v1(GROUP, TOPIC)
+
+    async def revive(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a")
+        await rig.pop(invisible_time=5_000)
+        await asyncio.sleep(4.2)  # its checkpoint is in the revive queue, and not due
+        await broker.tables.persist()
+        await rig.put(b"b")
+        await rig.pop(invisible_time=1)
+        await asyncio.sleep(0.5)
+        assert broker.store.reader.max_offset(retry_topic, 0) == 1
+
+    async def wait(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(5)
+        assert broker.store.reader.max_offset(retry_topic, 0) == 2
+
+    disk = run_with_broker(revive, config=config, is_delivering=True)
+    run_with_broker(wait, disk, config=config, is_delivering=True, later_ms=4_800)

@@ -440,13 +440,17 @@ class ConsumerOffsets:
             self._saver.changed()  # a start after a kill reads the log from the saved position
         return await self._saver.save()
 
+    def changed(self) -> None:
+        """Have the next `persist` write the file, because its positions of the log are outdated."""
+        self._saver.changed()
+
     async def save_position(self) -> None:
         """Write the file although nothing has changed, so that it has the position of the log.
 
         Raises:
             OSError: as `persist`.
         """
-        self._saver.changed()
+        self.changed()
         await self._saver.save()
 
     def _remove(self, is_removed: Callable[[tuple[str, str]], bool]) -> None:

@@ -203,33 +203,47 @@ class Popping:
     async def recover(self) -> None:
         """Complete the offsets of groups after a kill; to be called before pops are served.
 
+        Revived messages are looked up after a clean stop too, if the revive offsets are behind.
+
         Raises:
             OSError: the log cannot be read.
         """
         context, offsets = self._context, self._offsets
-        positions, reader = offsets.loaded_positions, context.store.reader
+        positions = offsets.loaded_positions
         offsets.revived_position = lambda: self.revives.revived_position
-        if not context.store.recovery.last_run.was_clean:
-            if positions is None:  # Java wrote the offsets
-                age_ms = unsaved_ms(context.config.consumer_offset_interval_ms)
-                by_java = await context.offload(find_java_checkpoints, reader, age_ms)
-                found = LogFindings(by_java=by_java)
-            else:
-                segment_bytes = context.config.store.commitlog_segment_bytes
-                found = await context.offload(find_pops, context.disk, segment_bytes, positions)
-            commit_popped(found.popped, offsets, reader.max_offset)
-            await self._commit_java_pops(found.by_java)
-            revived = await context.offload(
-                find_java_revivals,
-                reader,
-                self.revives.next_offsets,
-                context.config.broker_name,
-                is_java_last=positions is None or bool(found.by_java),
-            )
-            revived_from = reader.written_position if positions is None else positions[1]
-            self.revives.note_revived(found.revived | revived, revived_from)
+        was_clean = context.store.recovery.last_run.was_clean
+        # After a clean stop, a revived message may not be counted in the revive offsets yet.
+        has_uncounted = positions is not None and positions[1] < positions[0]
+        if not was_clean or has_uncounted:
+            await self._complete_offsets(positions)
         if positions is None:
             await offsets.save_position()  # for the next start
+
+    async def _complete_offsets(self, positions: tuple[int, int] | None) -> None:
+        """Find the pops and revivals that the saved offsets lack.
+
+        Args:
+            positions: see `ConsumerOffsets.loaded_positions`.
+        """
+        context, offsets, reader = self._context, self._offsets, self._context.store.reader
+        if positions is None:  # Java wrote the offsets
+            age_ms = unsaved_ms(context.config.consumer_offset_interval_ms)
+            by_java = await context.offload(find_java_checkpoints, reader, age_ms)
+            found = LogFindings(by_java=by_java)
+        else:
+            segment_bytes = context.config.store.commitlog_segment_bytes
+            found = await context.offload(find_pops, context.disk, segment_bytes, positions)
+        commit_popped(found.popped, offsets, reader.max_offset)
+        await self._commit_java_pops(found.by_java)
+        revived = await context.offload(
+            find_java_revivals,
+            reader,
+            self.revives.next_offsets,
+            context.config.broker_name,
+            is_java_last=positions is None or bool(found.by_java),
+        )
+        revived_from = reader.written_position if positions is None else positions[1]
+        self.revives.note_revived(found.revived | revived, revived_from)
 
     async def _commit_java_pops(self, checkpoints: Sequence[JavaCheckpoint]) -> None:
         """Move the offsets of groups behind the messages of checkpoints of Java."""
@@ -262,6 +276,8 @@ class Popping:
         self.recovery.end()  # requests that wait continue
         await self.scans.stop()
         await self.revives.stop()
+        if self.revives.is_behind:
+            self._offsets.changed()  # the next start needs the position of the revived messages
 
     def abandon(self) -> None:
         """Stop at once, like a killed process."""

@@ -65,6 +65,8 @@ REFUSED_RETRY_MS: Final = 1_000
 FAILED_RETRY_MS: Final = 1_000
 WAIT_MS_MAX: Final = 30_000
 """Longest interval between two looks while checkpoints wait, in case the clock is set forward."""
+_NOWHERE: Final = 2**62
+"""A position beyond all of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,11 @@ class Revives:
     def next_offsets(self) -> dict[tuple[str, int], int]:
         """The first offset of each revive queue, by topic and queue id, that is not read yet."""
         return {queue: revive.window.next_offset for queue, revive in self._loops.items()}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a revived message is not counted in the offset of its revive queue."""
+        return self.revived_position < _NOWHERE
 
     @property
     def topics(self) -> set[str]:
@@ -251,7 +258,7 @@ class ReviveLoop:
     @property
     def revived_position(self) -> int:
         """The position of the log before which revived messages are counted in `_committed`."""
-        return min(self._revived_at.values(), default=2**62)
+        return min(self._revived_at.values(), default=_NOWHERE)
 
     @property
     def has_passed_start(self) -> bool:
