@@ -353,6 +353,7 @@ def test_position_is_forgotten_with_the_copy_and_with_a_second_checkpoint_of_the
     in_flight = InFlight("b")
     in_flight.add_consecutive(KEY, 2, 60_000)
     in_flight.set_position(KEY, 10)
+    assert in_flight.position_of(KEY) == 10
     in_flight.set_position(KEY, 0)
     assert in_flight.ack_bits(KEY, 0b11) == 0
     in_flight.add_consecutive(KEY, 2, 60_000)

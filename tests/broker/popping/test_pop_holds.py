@@ -160,7 +160,7 @@ def test_wake_up_of_request_whose_connection_closes_before_it_is_served_goes_to_
         closing = FakePeer()
         hold(holds, "closing", wait_ms=100, peer=closing)
         hold(holds, "next", wait_ms=200)
-        holds.on_arrivals([News()])
+        holds.wake("T", "g", ALL_QUEUES)
         closing.close("gone")
         await turn()
         assert served == ["next"]
@@ -260,7 +260,6 @@ def test_many_woken_requests_are_served_in_several_iterations() -> None:
         for number in range(count):
             hold(holds, f"{number}", topic=f"T{number}")
         holds.on_arrivals([News(topic=f"T{number}") for number in range(count)])
-        await asyncio.sleep(0)
         assert 0 < len(served) <= SERVED_MAX
         await asyncio.sleep(0.001)
         assert len(served) == count

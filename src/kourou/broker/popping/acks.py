@@ -32,6 +32,7 @@ from kourou.broker.context import BrokerContext
 from kourou.broker.popping.ack_writer import AckAnswer, AckWriter
 from kourou.broker.popping.buffer_scans import BufferScans
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, start_text
+from kourou.broker.popping.due_marks import DueMarks
 from kourou.broker.popping.in_flight import InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery
 from kourou.broker.popping.notifications import JAVA_REMARK
@@ -84,9 +85,11 @@ class AckHandlers:
         ordered: OrderedPops,
         starts: PopStarts,
         counts: PopCounts,
+        marks: DueMarks,
     ) -> None:
         """Serve requests for the checkpoints of `in_flight`."""
         self._counts = counts
+        self._marks = marks
         self._context = context
         self._reader = context.store.reader
         self._writer = writer
@@ -374,6 +377,7 @@ class AckHandlers:
             self._scans.ack(old, (header.offset,))
             request.reply(_changed(command, pop_time_ms, header.invisible_time, revive_queue))
 
+        self._marks.forget(old)
         self._in_flight.change(old, header.offset, changed)
         self._context.commit.put(drafts, now_ms, done, answers_late=False)
 

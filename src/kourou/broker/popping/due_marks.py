@@ -34,10 +34,14 @@ class DueMarks:
         if self._copies.is_complete:
             self._in_flight.set_position(key, position)
 
-    def checkpoint_delivered(self, key: CheckpointKey) -> None:
-        """Note that a checkpoint gets a copy: its acks need copies too."""
+    def forget(self, key: CheckpointKey) -> None:
+        """Mark nothing of a checkpoint: it gets a copy, or a part of it is in another one."""
         self._in_flight.set_position(key, 0)
         self._partial.pop(key, None)
+
+    def forget_acks(self) -> None:
+        """Forget all acks: checkpoints were deleted with their topic or group."""
+        self._partial.clear()
 
     def ack_stored(
         self, key: CheckpointKey, revive_at_ms: int, position: int, settled: int | None
@@ -51,7 +55,7 @@ class DueMarks:
             settled: as `InFlight.ack_bits` returned it.
         """
         if settled is None:
-            if len(self._partial) < PARTIAL_MAX and self._in_flight.is_live(key):
+            if len(self._partial) < PARTIAL_MAX and self._in_flight.position_of(key):
                 self._partial.setdefault(key, []).append(position)
             return
         earlier = self._partial.pop(key, ())

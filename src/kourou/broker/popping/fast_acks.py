@@ -252,8 +252,7 @@ class FastAcks:
         live = self._in_flight.in_flight_bits(key)
         if live is None or last < start or last - start > BITS_MAX or bits & ~live[0]:
             return "checkpoint"
-        reader = self._reader
-        if start < reader.min_offset(topic, queue_id) or last > reader.max_offset(topic, queue_id):
+        if start < self._reader.min_offset(topic, queue_id):
             return "offset"
         if revive_queue >= self._revive_log.queue_count:
             return "revive queue"

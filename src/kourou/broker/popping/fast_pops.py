@@ -63,6 +63,7 @@ from kourou.protocol.popping.headers import PopMessageRequestHeader
 from kourou.protocol.popping.info_strings import ENTRY_END, offsets_entry, start_offset_entry
 from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2, topic_kind
 from kourou.remoting.connection import Connection, Request
+from kourou.remoting.dispatch import reply_error
 
 log = logging.getLogger(__name__)
 
@@ -450,14 +451,14 @@ class FastPops(FastRequests):
     def _stored(self, pop: _Pop, result: PutResult) -> None:
         """Answer, when the checkpoints are stored and the offsets committed, or refused."""
         try:
-            pop.connection.unanswered.remove(pop.size)
             if result.status is PutStatus.OK:
                 self._answer(pop)
             else:
                 text = f"the checkpoint was not stored: {result.status.name}: {result.reason}"
-                command = RemotingCommand(RequestCode.POP_MESSAGE, opaque=pop.opaque)
-                answer = refusal_answer(command, CODES[result.status], text)
-                pop.connection.send_now(encode_frame(answer))
+                request = _request_of(pop)
+                request.reply(refusal_answer(request.command, CODES[result.status], text))
+        except Exception as error:  # noqa: BLE001 - it becomes the answer, and is logged there
+            reply_error(_request_of(pop), error)
         finally:
             self._unlock(pop)
 
@@ -468,7 +469,7 @@ class FastPops(FastRequests):
             on_get(group, topic, queue_id, count, len(body), 0)
         if not pop.connection.is_open:
             self._parts.release(self._checkpoints(pop), pop.revive_queue)
-            return
+            return  # its requests do not count any more
         kind = pop.cached.kind
         starts = [start_offset_entry(kind, one.queue[2], one.start) for one in pop.found]
         offsets = [
@@ -483,7 +484,9 @@ class FastPops(FastRequests):
             ENTRY_END.join(offsets).encode(),
             pop.opaque,
         )
-        pop.connection.send_now(frame_of(header, *[one.body for one in pop.found]))
+        answer = frame_of(header, *[one.body for one in pop.found])
+        pop.connection.unanswered.remove(pop.size)
+        pop.connection.send_now(answer)
 
     def _checkpoints(self, pop: _Pop) -> list[PopCheckpoint]:
         return [
@@ -547,6 +550,12 @@ class FastPops(FastRequests):
             pop.connection.close(str(error))
             return
         self._parts.handler.serve_again(Request(command, pop.connection, pop.size))
+
+
+def _request_of(pop: _Pop) -> Request:
+    """Return the request of a pop, for an answer that is an error."""
+    command = RemotingCommand(RequestCode.POP_MESSAGE, opaque=pop.opaque)
+    return Request(command, pop.connection, pop.size)
 
 
 def _template(invisible_ms: int) -> bytes:

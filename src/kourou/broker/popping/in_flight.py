@@ -154,6 +154,11 @@ class InFlight:
             cleared = value & ~(_POSITION << _INVISIBLE_BITS)
             queue.entries[entry] = cleared | position << _INVISIBLE_BITS
 
+    def position_of(self, key: CheckpointKey) -> int:
+        """Return the log position of the record of a live checkpoint; 0 if it is not known."""
+        value = self._value(key)
+        return value >> _INVISIBLE_BITS & _POSITION if isinstance(value, int) else 0
+
     def ack_bits(self, key: CheckpointKey, bits: int) -> int | None:
         """Acknowledge messages whose acks are stored; bit n stands for start offset + n.
 

@@ -236,7 +236,8 @@ class PopHolds:
                     self._wake_key(arrival.topic, group, arrival.queue_id, arrival)
             for topic, group in list(table.by_retry_topic.get(arrival.topic, ())):
                 self._wake_group(topic, group)
-        self._serve_soon()
+        if self._due and self._next is None:
+            self._serve_due()  # in this iteration: a third of the latency of a held pop
 
     def wake(self, topic: str, group: str, queue_id: int) -> None:
         """Serve one request for the queue and one for all queues, in a later loop iteration.

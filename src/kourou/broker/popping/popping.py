@@ -143,6 +143,7 @@ class Popping:
             ordered=self.ordered,
             starts=starts,
             counts=self.counts,
+            marks=self._marks,
         )
         checkpoints = CheckpointWriter(
             context,
@@ -308,6 +309,7 @@ class Popping:
         """Serve the held requests for a topic that was deleted or has other queues."""
         if self._context.topics.get(topic) is None:
             self.in_flight.forget(topic=topic)
+            self._marks.forget_acks()
             self.ordered.remove_topic(topic)
             self.scans.buffer.remove_topic(topic)
             self.counts.remove_topic(topic)
@@ -319,6 +321,7 @@ class Popping:
         """Serve the held requests of a group that was deleted or changed."""
         if self._context.groups.get(group) is None:
             self.in_flight.forget(group=group)
+            self._marks.forget_acks()
             self.ordered.remove_group(group)
             self.scans.buffer.remove_group(group)
             self.counts.remove_group(group)
@@ -352,7 +355,7 @@ class Popping:
         if isinstance(record, PopCheckpoint):
             is_needed = self._copies.needs_checkpoint(record.key, record.revive_at_ms)
             if is_needed:
-                self._marks.checkpoint_delivered(record.key)
+                self._marks.forget(record.key)
             return not is_needed
         return not self._copies.needs_ack(record.key, timer.due_at_ms)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from kourou.broker.context import BrokerContext
-from kourou.broker.timer.near_slots import DueEntry, unit_due_ms
+from kourou.broker.timer.near_slots import DueEntry, pack_entry, unit_due_ms
 from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.errors import MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
@@ -238,14 +238,16 @@ class TimerIntake:
         new = {choice.second for choice in choices.values()}
         new = {second for second in new if files.wheel.slot(second) is None}
         count = files.add_all(units)
-        for (choice, unit), message in zip(units[:count], taken, strict=False):
-            due_at_ms = choice.roll_at_ms if choice.is_roll else unit_due_ms(unit)
-            entry = DueEntry(due_at_ms, message.physical_offset, message.size, choice.is_roll)
-            numbers.setdefault(choice.second, []).append(entry.pack())
+        for ((second, is_roll, roll_at_ms), unit), message in zip(
+            units[:count], taken, strict=False
+        ):
+            due_at_ms = roll_at_ms if is_roll else unit_due_ms(unit)
+            packed = pack_entry(due_at_ms, message.physical_offset, message.size, is_roll)
+            numbers.setdefault(second, []).append(packed)
         files.queue_offset += count
         self._counts.enqueued_all(self._fed_topic, count)
-        for second, packed in numbers.items():
-            self._on_fed(second, packed, is_new=second in new)
+        for second, some in numbers.items():
+            self._on_fed(second, some, is_new=second in new)
         if count < len(taken):
             self._fed.extendleft(reversed(taken[count:]))
             raise OSError("a file of the timer log could not be created")
