@@ -8,6 +8,8 @@ import io
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kourou.cli import output
 from kourou.errors import RequestTimeoutError, UsageError
@@ -42,6 +44,61 @@ def test_words_of_columns_are_below_one_another_if_the_table_is_wider_than_the_t
         "orders          12        7",
         "payments         3        -",
     ]
+
+
+def test_columns_that_do_not_fit_into_the_terminal_are_on_further_lines_of_their_row() -> None:
+    columns = ("MSG ID", "TOPIC", "CONSUMER GROUP", "RETRIES", "PRODUCED AT", "SEND MS", "TOTAL MS")
+    at = "2026-11-27 22:54:39"
+    rows = [
+        ("7F" * 16, "orders", "billing", 0, at, 3, 12_123),
+        ("A1" * 16, "a", "b", 2, None, 4, 5),
+    ]
+
+    assert output.table_lines(columns, rows, 80) == [
+        "MSG ID                            TOPIC   CONSUMER GROUP  RETRIES",
+        "    PRODUCED AT          SEND MS  TOTAL MS",
+        "7F7F7F7F7F7F7F7F7F7F7F7F7F7F7F7F  orders  billing               0",
+        "    2026-11-27 22:54:39        3    12,123",
+        "A1A1A1A1A1A1A1A1A1A1A1A1A1A1A1A1  a       b                     2",
+        "    -                          4         5",
+    ]
+
+
+def test_a_sentence_in_a_table_takes_the_rest_of_a_line_and_continues_below() -> None:
+    columns = ("FINDING", "TOPIC", "POSITION", "CAUSE")
+    cause = "acknowledged at broker-a 0:12, and the queue holds offsets from 0 to below 12"
+    rows = [("lost", "orders", "broker-a 0:12", cause), ("duplicate", "orders", "-", "2 times")]
+
+    assert output.table_lines(columns, rows, 80) == [
+        "FINDING    TOPIC   POSITION       CAUSE",
+        "lost       orders  broker-a 0:12  acknowledged at broker-a 0:12, and the queue",
+        "                                  holds offsets from 0 to below 12",
+        "duplicate  orders  -              2 times",
+    ]
+
+
+def test_a_name_wider_than_the_terminal_is_not_broken() -> None:
+    lines = output.table_lines(("TOPIC", "LAG"), [("t" * 50, 12)], 40)
+
+    assert lines == ["TOPIC", "    LAG", "t" * 50, "     12"]
+
+
+@given(
+    columns=st.integers(1, 6).flatmap(
+        lambda count: st.lists(
+            st.lists(st.text("ab ", max_size=30), min_size=count, max_size=count), min_size=1
+        )
+    ),
+    width=st.integers(1, 100),
+)
+def test_a_table_of_any_width_keeps_every_word(columns: list[list[str]], width: int) -> None:
+    names, *rows = columns
+
+    folded = "\n".join(output.table_lines(names, rows, width))
+
+    assert sorted(folded.split()) == sorted(
+        word for row in columns for word in " ".join(row).split()
+    )
 
 
 def test_an_empty_table_has_its_columns(capsys: pytest.CaptureFixture[str]) -> None:

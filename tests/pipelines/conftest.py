@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from pyspark.sql import SparkSession
 
+from kourou.cli.pipeline_run import print_table
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import ProducerConfig
 from kourou.client.consuming.acknowledging.redelivery import DeadLetter
@@ -16,6 +18,7 @@ from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.client.sending.producer import Producer
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
+from kourou.pipelines.report import Table
 from kourou.spark.sessions import local_session
 from kourou.testing.process import Serving
 from tests.spark.conftest import SHORT_LIVED
@@ -44,6 +47,22 @@ def publish(namesrv: str) -> Publish:
             return [(await future).msg_id for future in futures]
 
     return lambda messages: asyncio.run(send(messages))
+
+
+@pytest.fixture
+def on_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Table], list[str]]:
+    """Function that returns the lines of a table as a terminal of 80 columns shows it."""
+
+    def printed(table: Table) -> list[str]:
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        capsys.readouterr()
+        print_table(table)
+        return capsys.readouterr().out.splitlines()
+
+    return printed
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,10 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any, Final, TypeVar
 
 from kourou.cli.exits import one_line
@@ -18,6 +20,10 @@ from kourou.errors import RequestTimeoutError, UsageError
 T = TypeVar("T")
 
 _NUMBER: Final = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?%?")
+_GAP: Final = "  "
+"""Separates the columns of a table."""
+_INDENT: Final = "    "
+"""Begins the second and further lines of a row."""
 
 
 def is_terminal() -> bool:
@@ -77,28 +83,106 @@ def table_lines(
         columns: the column names.
         rows: the cells.
         width: of the terminal, in characters. If the table is wider, the words of the names are
-            below one another. None: each name is on one line.
+            below one another; if it is still wider, each row has several lines (`_fold`). None:
+            each name and each row is on one line.
     """
     cells = [[_cell(value) for value in row] for row in rows]
-    numeric = [
-        bool(cells) and all(_is_number(row[at]) for row in cells) for at in range(len(columns))
-    ]
     headings = [[name] for name in columns]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    if width is not None and sum(widths) + 2 * (len(columns) - 1) > width:
-        for at, name in enumerate(columns):
-            words = name.split()
-            widths[at] = max(map(len, [*words, *(row[at] for row in cells)]), default=0)
-            headings[at] = textwrap.wrap(name, max(1, widths[at]))
+    lines = [list(range(len(columns)))]
+    if width is not None and _line_width(widths) > width:
+        broken = [
+            max(map(len, [*name.split(), *(row[at] for row in cells)]), default=0)
+            for at, name in enumerate(columns)
+        ]
+        if _line_width(broken) <= width:
+            widths = broken
+            headings = [
+                textwrap.wrap(name, max(1, size))
+                for name, size in zip(columns, widths, strict=True)
+            ]
+        else:
+            lines, widths = _fold(widths, [columns, *cells], width)
+    layout = _Layout(lines, widths, _numeric_columns(len(columns), cells))
     height = max(map(len, headings), default=0)
-    above = [[""] * (height - len(lines)) + lines for lines in headings]
+    above = [[""] * (height - len(names)) + names for names in headings]
     return [
-        "  ".join(
-            text.rjust(width) if is_right else text.ljust(width)
-            for text, width, is_right in zip(line, widths, numeric, strict=True)
-        ).rstrip()
-        for line in (*zip(*above, strict=True), *cells)
+        *layout.lines_of(above),
+        *(
+            line
+            for row in cells
+            for line in layout.lines_of(
+                [_wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
+            )
+        ),
     ]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Positions of the cells of a row.
+
+    Attributes:
+        lines: the columns on each line of a row.
+        widths: of the columns.
+        is_right: whether a column is aligned to the right.
+    """
+
+    lines: Sequence[Sequence[int]]
+    widths: Sequence[int]
+    is_right: Sequence[bool]
+
+    def lines_of(self, row: Sequence[Sequence[str]]) -> Iterator[str]:
+        """Yield the lines of a row whose cells may have several lines."""
+        for number, columns in enumerate(self.lines):
+            indent = _INDENT if number else ""
+            for texts in zip_longest(*(row[at] for at in columns), fillvalue=""):
+                placed = (
+                    text.rjust(self.widths[at])
+                    if self.is_right[at]
+                    else text.ljust(self.widths[at])
+                    for at, text in zip(columns, texts, strict=True)
+                )
+                yield (indent + _GAP.join(placed)).rstrip()
+
+
+def _fold(
+    widths: Sequence[int], rows: Sequence[Sequence[str]], width: int
+) -> tuple[list[list[int]], list[int]]:
+    """Return the columns on each line of a row, and their widths.
+
+    A column that does not fit begins the next line, which is indented. Sentences take the rest of a
+    line if that is at least half of it; their words continue below.
+    """
+    lines: list[list[int]] = [[]]
+    folded = list(widths)
+    used = 0
+    for at, size in enumerate(widths):
+        room = width - used - (len(_GAP) if lines[-1] else 0)
+        longest = max(len(word) for row in rows for word in row[at].split() or ("",))
+        if size > room and (room < width // 2 or longest > room):
+            lines.append([])
+            used = len(_INDENT)
+            room = width - used
+        folded[at] = min(size, max(room, longest))
+        used = width - room + folded[at]
+        lines[-1].append(at)
+    return [line for line in lines if line], folded
+
+
+def _line_width(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _wrapped(cell: str, width: int) -> list[str]:
+    """Return the lines of a cell, which is broken between words only."""
+    if len(cell) <= width:
+        return [cell]
+    return textwrap.wrap(cell, max(1, width), break_long_words=False, break_on_hyphens=False)
+
+
+def _numeric_columns(count: int, cells: Sequence[Sequence[str]]) -> list[bool]:
+    return [bool(cells) and all(_is_number(row[at]) for row in cells) for at in range(count)]
 
 
 def run_bounded(answer: Coroutine[Any, Any, T], timeout_s: float, server: str) -> T:

@@ -34,7 +34,7 @@ from kourou.remoting.tls import TlsClientConfig
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kourou.pipelines.report import Report
+    from kourou.pipelines.report import Report, Table
     from kourou.pipelines.selection import Selection
     from kourou.pipelines.streams import QuerySink, Streaming
     from kourou.pipelines.tables import Tables
@@ -387,7 +387,6 @@ def _print_plans(texts: dict[str, str], *, as_json: bool) -> None:
 
 def _print_report(name: str, report: Report, seconds: float, settings: Settings) -> None:
     from kourou.pipelines.charts import page  # noqa: PLC0415
-    from kourou.pipelines.report import words  # noqa: PLC0415
 
     if settings.plot is not None:
         notes = [_counted(report.metrics), *report.notes]
@@ -406,13 +405,7 @@ def _print_report(name: str, report: Report, seconds: float, settings: Settings)
         )
         return
     for table in report.tables:
-        output.print_table(
-            [words(column).upper() for column in table.columns],
-            [list(map(_cell, row)) for row in table.rows],
-        )
-        if table.total > len(table.rows):
-            left = output.counted(table.total - len(table.rows), "more row")
-            print_stderr(f"{left}: use --rows {table.total}, or --out for all columns")
+        print_table(table)
         output.print_line("")
     output.print_line(f"{_counted(report.metrics)}; {seconds:.1f} s")
     if report.stream:
@@ -423,6 +416,19 @@ def _print_report(name: str, report: Report, seconds: float, settings: Settings)
         output.print_line(f"Parquet: {settings.out}")
     if settings.plot is not None:
         output.print_line(f"Charts: {settings.plot}")
+
+
+def print_table(table: Table) -> None:
+    """Print a table, and on stderr how many rows it has in addition."""
+    from kourou.pipelines.report import words  # noqa: PLC0415
+
+    output.print_table(
+        [words(column).upper() for column in table.columns],
+        [list(map(_cell, row)) for row in table.rows],
+    )
+    if table.total > len(table.rows):
+        left = output.counted(table.total - len(table.rows), "more row")
+        print_stderr(f"{left}: use --rows {table.total}, or --out for all columns")
 
 
 def _counted(counts: Mapping[str, int | float]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +28,7 @@ from kourou.errors import UsageError
 from kourou.model.message import Message
 from kourou.pipelines import audit
 from kourou.pipelines.ledger_parquet import ParquetLedger
+from kourou.pipelines.report import Table
 from kourou.pipelines.selection import Selection
 from kourou.pipelines.tables import Tables
 from kourou.protocol.trace_text import SentTrace, encode_trace
@@ -105,7 +106,10 @@ def test_sound_topic_has_no_findings(spark: SparkSession, namesrv: str, tmp_path
 @pytest.mark.spark
 @pytest.mark.slow
 def test_lost_and_repeated_messages_are_named(
-    spark: SparkSession, namesrv: str, tmp_path: Path
+    spark: SparkSession,
+    namesrv: str,
+    tmp_path: Path,
+    on_terminal: Callable[[Table], list[str]],
 ) -> None:
     topic = "t-lossy"
 
@@ -135,6 +139,10 @@ def test_lost_and_repeated_messages_are_named(
     }
     assert "acknowledged at broker-a/" in found[lost[0]]["cause"]
     assert "another program copied it" in found[again]["cause"]
+    rows = [list(row.values()) for row in found.values()]
+    lines = on_terminal(Table("findings", list(found[again]), rows, len(rows)))
+    assert max(map(len, lines)) <= 80
+    assert sum(again in line for line in lines) == 1
     assert (report["metrics"]["lost"], report["metrics"]["duplicate"]) == (4, 1)
     assert report["metrics"]["stored_copies"] == 2
     [row] = spark.read.parquet(f"{tmp_path}/messages").where(f"msgId = '{again}'").collect()

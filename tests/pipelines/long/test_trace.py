@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kourou.model.message import Message
 from kourou.pipelines import trace
+from kourou.pipelines.report import Table
 from kourou.pipelines.selection import Selection
 from kourou.protocol.trace_text import (
     ConsumedTrace,
@@ -146,12 +147,16 @@ def test_latency_counts_failures_and_no_waiting_time_of_retries(spark: SparkSess
 
 
 def test_a_real_trace_topic_is_joined_with_the_store_times(
-    spark: SparkSession, namesrv: str, publish: Publish
+    spark: SparkSession,
+    namesrv: str,
+    publish: Publish,
+    on_terminal: Callable[[Table], list[str]],
 ) -> None:
     ids = publish([Message("t-traced", b"%d" % n) for n in range(10)])
     now_ms = round(datetime.now(UTC).timestamp() * 1000) - BEGUN_MS
     records = [sent(one, now_ms, topic="t-traced") for one in ids]
-    calls = [delivered(one, f"q-{one}", now_ms + 9) for one in ids[:8]]
+    calls: list[TraceRecord] = [delivered(one, f"q-{one}", now_ms + 9) for one in ids[:8]]
+    calls.append(consumed(ids[0], f"q-{ids[0]}", 12_345))
     publish([Message("t-traces", body(*records)), Message("t-traces", body(*calls))])
     selection = Selection(name_server=namesrv, topics=("t-traces",))
 
@@ -167,5 +172,7 @@ def test_a_real_trace_topic_is_joined_with_the_store_times(
     [latency, slowest] = report.tables
     by_step = {row["step"]: row for row in latency.documents()}
     assert (by_step["delivery"]["count"], by_step["delivery"]["p50_ms"]) == (8, 9)
-    assert slowest.total == 0  # no call has ended
+    assert [row["msg_id"] for row in slowest.documents()] == ids[:1]  # no other call has ended
+    for table in report.tables:
+        assert max(map(len, on_terminal(table))) <= 80
     assert "2 messages without a traced delivery" in report.notes[0]
