@@ -12,7 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from kourou.client.name_servers import as_url, fetch_text, parse_namesrv_addr
+from kourou.client.name_servers import fetch_text
+from kourou.client.namesrv_addr import as_url, parse_namesrv_addr
 from kourou.client.sending.producer import Producer
 from kourou.errors import ConfigError, ConnectFailedError
 from kourou.model.message import Message

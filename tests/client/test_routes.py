@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kourou.client.name_servers import NameServers, parse_namesrv_addr
+from kourou.client.name_servers import NameServers
+from kourou.client.namesrv_addr import parse_namesrv_addr
 from kourou.client.routes import Routes
 from kourou.errors import ConfigError, NoRouteError, RequestTimeoutError
 from kourou.model.route import BrokerData, QueueData, TopicRoute

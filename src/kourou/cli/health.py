@@ -15,7 +15,7 @@ from kourou.cli.exits import FAILED, UNREACHABLE, one_line
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
-from kourou.client.name_servers import as_url, parse_namesrv_addr
+from kourou.client.namesrv_addr import as_url, parse_namesrv_addr
 from kourou.errors import KourouError
 from kourou.model.host import NAMESRV_DEFAULT
 

@@ -20,11 +20,10 @@ from kourou.client.config import ClientConfig
 from kourou.client.name_servers import (
     NameServers,
     NamesrvLookup,
-    as_url,
     namesrv_addr_of_environment,
-    parse_namesrv_addr,
 )
 from kourou.client.namespacing import plain_name_handlers
+from kourou.client.namesrv_addr import as_url, parse_namesrv_addr
 from kourou.client.process_identity import ProcessGuard, local_ip
 from kourou.client.retrying import Backoff, Deadline, try_until
 from kourou.client.routes import Routes

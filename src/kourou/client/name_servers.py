@@ -16,22 +16,16 @@ import os
 import random
 import urllib.request
 from typing import Final
-from urllib.parse import urlsplit
 
+from kourou.client.namesrv_addr import NAMESRV_PORT, parse_namesrv_addr
 from kourou.errors import ConfigError, ConnectFailedError, RequestNotSupportedError, TransportError
 from kourou.model.host import NAMESRV_DEFAULT, NAMESRV_VARIABLES
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, raise_for_response
-from kourou.remoting.network import format_address, parse_address
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)
-
-
-NAMESRV_PORT: Final = 9876
-
-_URL_SCHEMES: Final = ("http://", "https://")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 """Limit of the response; it has room for some thousand addresses."""
@@ -43,42 +37,6 @@ def namesrv_addr_of_environment() -> str:
         if text := os.environ.get(variable, "").strip():
             return text
     return NAMESRV_DEFAULT
-
-
-def as_url(text: str) -> str | None:
-    """Return `text` if it is a URL, without surrounding blanks; else None.
-
-    Raises:
-        ConfigError: `text` is a URL without a host, or not a str.
-    """
-    if not isinstance(text, str):
-        raise ConfigError(
-            f"namesrv_addr is {text!r:.100}: expected a str, host:port or several joined by ';'"
-        )
-    text = text.strip()
-    if not text.lower().startswith(_URL_SCHEMES):
-        return None
-    try:
-        host = urlsplit(text).hostname
-    except ValueError:
-        host = None
-    if not host:
-        raise ConfigError(f"namesrv_addr {text!r} has no host: expected http://host:port/path")
-    return text
-
-
-def parse_namesrv_addr(text: str) -> tuple[str, ...]:
-    """Return the addresses in `host:port;host:port`; the port is optional.
-
-    Raises:
-        ConfigError: the text is empty, or an address does not parse.
-    """
-    parts = [part.strip() for part in text.split(";") if part.strip()]
-    if not parts:
-        raise ConfigError("namesrv_addr is empty: expected host:port, or several joined by ';'")
-    if "," in text:
-        raise ConfigError(f"namesrv_addr {text!r}: addresses are separated by ';', not ','")
-    return tuple(format_address(parse_address(part, NAMESRV_PORT)) for part in parts)
 
 
 class NamesrvLookup:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, TypeAlias, TypeVar
 
-from kourou.client.config import BODY_SIZE_LIMIT_BYTES
-from kourou.client.name_servers import as_url, parse_namesrv_addr
+from kourou.client.namesrv_addr import as_url, parse_namesrv_addr
 from kourou.errors import ConfigError, UsageError
 from kourou.model.instants import parse_duration
 from kourou.model.namespace import check_namespace
@@ -104,6 +103,8 @@ def parse_size(name: str, text: str, _now_ms: int) -> int:
 
 def parse_body_size(name: str, text: str, now_ms: int) -> int:
     """Return a limit of body sizes, in bytes."""
+    from kourou.client.config import BODY_SIZE_LIMIT_BYTES  # noqa: PLC0415
+
     size = parse_size(name, text, now_ms)
     if size > BODY_SIZE_LIMIT_BYTES:
         raise ConfigError(

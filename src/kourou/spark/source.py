@@ -22,7 +22,6 @@ from kourou.spark.body_format import read_columns
 from kourou.spark.read_options import ReadOptions, check_read_options, parse_read_options
 from kourou.spark.schema import Column, choose_columns, ddl
 from kourou.spark.worker_errors import text_first
-from kourou.spark.write_options import parse_write_options
 
 if TYPE_CHECKING:
     from kourou.spark.stream_reader import StreamReader
@@ -84,6 +83,7 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
     @text_first
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
         """Return a writer of rows with the columns of `schema`."""
+        from kourou.spark.write_options import parse_write_options  # noqa: PLC0415
         from kourou.spark.writer import BatchWriter, refuse_overwrite  # noqa: PLC0415
 
         if overwrite:
@@ -93,6 +93,7 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
     @text_first
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802, FBT001 - Spark's
         """Return a writer of the batches of a streaming query."""
+        from kourou.spark.write_options import parse_write_options  # noqa: PLC0415
         from kourou.spark.writer import StreamWriter, refuse_overwrite  # noqa: PLC0415
 
         if overwrite:
