@@ -73,6 +73,28 @@ def test_workers_import_pyspark_from_its_directory_which_has_compiled_files(
     assert "PYTHONPATH" not in os.environ or "worker_path" not in os.environ["PYTHONPATH"]
 
 
+def test_archive_of_pyspark_is_left_out_if_the_path_leads_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "link").symlink_to("packages")
+    archive = tmp_path / "packages" / "pyspark" / "python" / "lib" / "pyspark.zip"
+    start_path = Path(kourou.spark.__file__).parent / "worker_path"
+
+    def is_on_path(*entries: Path) -> bool:
+        program = f"import sys; print({str(archive)!r} in sys.path)"
+        path = os.pathsep.join(map(str, (start_path, archive, *entries)))
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return run.stdout == "True\n"
+
+    assert not is_on_path(tmp_path / "link")
+    assert is_on_path()  # nothing else has the package
+
+
 def test_workers_still_run_the_start_file_of_the_machine(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('of the machine')")
     start_path = Path(kourou.spark.__file__).parent / "worker_path"

@@ -19,7 +19,10 @@ def _is_needless(entry: str, path: list[str]) -> bool:
     if archive.name != "pyspark.zip":
         return False
     package = archive.parent.parent.parent  # pyspark/python/lib/pyspark.zip
-    return package.name == "pyspark" and str(package.parent) in path
+    # Spark names its directory without symbolic links; the path may lead through some.
+    return package.name == "pyspark" and any(
+        Path(one).resolve() == package.parent.resolve() for one in path
+    )
 
 
 sys.path[:] = [entry for entry in sys.path if entry != _HERE and not _is_needless(entry, sys.path)]
