@@ -17,7 +17,7 @@ from kourou.protocol.brokers import (
 )
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.json_records import decode_record, encode_record
-from kourou.protocol.popping.headers import BatchAck, BatchAckMessages
+from kourou.protocol.popping.headers import BatchAck, BatchAckMessages, encode_batch_acks
 from kourou.protocol.unserved.replicas import (
     BrokerReplicasInfo,
     EpochEntry,
@@ -89,3 +89,13 @@ def test_batch_ack_is_decoded_with_short_and_long_names() -> None:
     assert b'{"b":"BQ==","c":"g","it":9,"pt":8,"q":6,"r":"1","rq":7,"so":5,"t":"T"}' in body
     assert decode_record(BatchAckMessages, body) == BatchAckMessages("b", (ack,))
     assert decode_record(BatchAckMessages, long).acks == (ack,)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_fast_encoder_of_acknowledgements_equals_the_general_one(count: int) -> None:
+    acks = tuple(
+        BatchAck(f'g"{n}', "T\u00e9\n%RETRY%", str(n), n, 2, 3, 2**62, 0, bytes(range(n * 7)))
+        for n in range(count)
+    )
+
+    assert encode_batch_acks("b\\", acks) == encode_record(BatchAckMessages("b\\", acks))

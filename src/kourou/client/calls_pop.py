@@ -10,24 +10,23 @@ Source: MQClientAPIImpl.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from kourou.client.pop_result import PoppedMessage, PopResult, read_pop_result
 from kourou.model.namespace import with_namespace
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import raise_for_response, request
-from kourou.protocol.json_records import encode_record
 from kourou.protocol.popping.headers import (
     AckMessageRequestHeader,
     BatchAck,
-    BatchAckMessages,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
     NotificationRequestHeader,
     NotificationResponseHeader,
     PopMessageRequestHeader,
+    encode_batch_acks,
 )
 from kourou.protocol.popping.receipt_handles import ReceiptHandle
 from kourou.remoting.pool import ConnectionPool
@@ -40,7 +39,6 @@ MESSAGES_MAX: Final = 32
 
 _BATCH_BYTES_MAX: Final = 48 * 1024
 """Estimated size of one batch of acknowledgements; brokers refuse bodies above 64 KiB."""
-_OFFSETS_AT: Final = ReceiptHandle._fields.index("offset")
 _ACK_BYTES: Final = 256
 """Estimated size of one entry, without its names and bits."""
 _SPREAD_MAX: Final = 65_536
@@ -141,11 +139,15 @@ async def ack(
 
 
 async def ack_batch(
-    pool: ConnectionPool, address: str, broker_name: str, acks: Iterable[BatchAck], timeout_s: float
+    pool: ConnectionPool,
+    address: str,
+    broker_name: str,
+    acks: Sequence[BatchAck],
+    *,
+    timeout_s: float,
 ) -> None:
-    """Acknowledge messages of one broker; `acks` is an element of `batches_of`."""
-    body = encode_record(BatchAckMessages(broker_name, tuple(acks)))
-    command = request(RequestCode.BATCH_ACK_MESSAGE, body=body)
+    """Acknowledge messages of one broker; `acks` is an element of `requests_of`."""
+    command = request(RequestCode.BATCH_ACK_MESSAGE, body=encode_batch_acks(broker_name, acks))
     raise_for_response(await pool.request(address, command, timeout_s))
 
 
@@ -190,48 +192,83 @@ async def change_invisible(
     message.visible_at_s = asyncio.get_running_loop().time() + invisible_ms / 1000
 
 
-def batches_of(
-    pool: ConnectionPool, group: str, messages: Iterable[PoppedMessage]
-) -> Iterator[list[BatchAck]]:
-    """Yield batches that acknowledge messages of one broker, each small enough for one request."""
-    receipts: dict[tuple[object, ...], tuple[str, ReceiptHandle]] = {}
-    bits: dict[tuple[object, ...], int] = {}
+class BrokerAcks(NamedTuple):
+    """Messages to acknowledge at one broker, and what acknowledges them in batches.
+
+    Attributes:
+        messages: the messages.
+        acks: one for all messages of a queue that were popped together.
+    """
+
+    messages: list[PoppedMessage]
+    acks: list[BatchAck]
+
+
+def acks_by_broker(
+    namespace: str, group: str, messages: Iterable[PoppedMessage]
+) -> tuple[dict[str, BrokerAcks], list[PoppedMessage]]:
+    """Return what acknowledges messages, and those for which only `ack` does.
+
+    Args:
+        namespace: the client's namespace, or empty.
+        group: the consumer group.
+        messages: as received.
+    """
+    by_broker: dict[str, BrokerAcks] = {}
+    single: list[PoppedMessage] = []
+    # Receipts of one checkpoint differ only in their last fields, the offsets of the message.
+    bits_by_key: dict[tuple[str, ReceiptHandle], list[int]] = {}
+    last: ReceiptHandle | None = None
+    start, bits = 0, [0]
+    batched: list[PoppedMessage] = []
     for message in messages:
-        receipt = message.receipt
-        # Receipts of one checkpoint differ only in their last fields, the offsets of the message.
-        key: tuple[object, ...] = message.topic, *receipt[:_OFFSETS_AT]
-        receipts.setdefault(key, (message.topic, receipt))
-        bits[key] = bits.get(key, 0) | 1 << (_offset_of(message) - receipt.start_offset)
-    batch: list[BatchAck] = []
+        checkpoint = message.checkpoint
+        if checkpoint is not last:  # mostly, the messages of a checkpoint follow each other
+            last, start = checkpoint, checkpoint.start_offset
+            key = message.topic, checkpoint._replace(offset=None, commit_log_offset=None)
+            bits = bits_by_key.setdefault(key, [0])
+            batched = by_broker.setdefault(checkpoint.broker_name, BrokerAcks([], [])).messages
+        offset = checkpoint.offset
+        at = (message.queue_offset if offset is None else offset) - start
+        if 0 <= at < _SPREAD_MAX:
+            bits[0] |= 1 << at
+            batched.append(message)
+        else:
+            single.append(message)
+    group_name = with_namespace(namespace, group)
+    for (topic, checkpoint), (acknowledged,) in bits_by_key.items():
+        if acknowledged:
+            topic_name = with_namespace(namespace, topic)
+            ack = _batch_ack(checkpoint, topic_name, group_name, acknowledged)
+            by_broker[checkpoint.broker_name].acks.append(ack)
+    return {name: of_one for name, of_one in by_broker.items() if of_one.acks}, single
+
+
+def requests_of(acks: Iterable[BatchAck]) -> Iterator[list[BatchAck]]:
+    """Yield acknowledgements of one broker in parts, each small enough for one request."""
+    part: list[BatchAck] = []
     size = 0
-    group_name = with_namespace(pool.namespace, group)
-    for key, (topic, receipt) in receipts.items():
-        ack = _batch_ack(receipt, with_namespace(pool.namespace, topic), group_name, bits[key])
-        ack_size = _ACK_BYTES + len(ack.topic) + len(group_name) + len(ack.bits) * 4 // 3
-        if batch and size + ack_size > _BATCH_BYTES_MAX:
-            yield batch
-            batch, size = [], 0
-        batch.append(ack)
+    for ack in acks:
+        ack_size = _ACK_BYTES + len(ack.topic) + len(ack.consumer_group) + len(ack.bits) * 4 // 3
+        if part and size + ack_size > _BATCH_BYTES_MAX:
+            yield part
+            part, size = [], 0
+        part.append(ack)
         size += ack_size
-    if batch:
-        yield batch
+    if part:
+        yield part
 
 
-def fits_batch(message: PoppedMessage) -> bool:
-    """Return whether a message can be acknowledged in a batch, else by `ack` only."""
-    return 0 <= _offset_of(message) - message.receipt.start_offset < _SPREAD_MAX
-
-
-def _batch_ack(receipt: ReceiptHandle, topic: str, group: str, bits: int) -> BatchAck:
+def _batch_ack(checkpoint: ReceiptHandle, topic: str, group: str, bits: int) -> BatchAck:
     return BatchAck(
         group,
         topic,
-        receipt.kind,
-        receipt.start_offset,
-        receipt.queue_id,
-        receipt.revive_queue,
-        receipt.pop_time_ms,
-        receipt.invisible_ms,
+        checkpoint.kind,
+        checkpoint.start_offset,
+        checkpoint.queue_id,
+        checkpoint.revive_queue,
+        checkpoint.pop_time_ms,
+        checkpoint.invisible_ms,
         bits.to_bytes((bits.bit_length() + 7) // 8, "little"),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from kourou.client.namespacing import remove_namespace
@@ -34,14 +35,28 @@ class PoppedMessage(MessageExt):
     """One message as received by a `SimpleConsumer`.
 
     Attributes:
-        receipt: identifies this delivery; `change_invisible` and renewals replace it.
+        checkpoint: `receipt`, which may lack the offset of the message: the messages of one queue
+            and pop share it.
         visible_at_s: time at which the message becomes visible again, on the event loop's clock.
     """
 
-    __slots__ = ("__weakref__", "receipt", "visible_at_s")
+    __slots__ = ("__weakref__", "checkpoint", "visible_at_s")
 
-    receipt: ReceiptHandle
+    checkpoint: ReceiptHandle
     visible_at_s: float
+
+    @property
+    def receipt(self) -> ReceiptHandle:
+        """Identifies this delivery; `change_invisible` and renewals replace it."""
+        # Not stored: most messages are acknowledged together, which needs the checkpoint only.
+        checkpoint = self.checkpoint
+        if checkpoint.offset is not None:
+            return checkpoint
+        return checkpoint._replace(offset=self.queue_offset)
+
+    @receipt.setter
+    def receipt(self, receipt: ReceiptHandle) -> None:
+        self.checkpoint = receipt
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
         """Return the state for copying and pickling."""
@@ -112,33 +127,54 @@ def read_pop_result(
         raise RemoteError.from_response(answer.code, answer.remark)
     receipts = _Receipts(answer.header(PopMessageResponseHeader), broker_name)
     decoded = decode_pull_response(answer.body, PoppedMessage)
-    topic, has_tags = subscription.topic, bool(subscription.tags_set)
-
-    def popped(message: MessageExt) -> PoppedMessage:
-        # One of an inner batch is not of this class yet.
-        one = message if isinstance(message, PoppedMessage) else copy_as(PoppedMessage, message)
-        one.receipt = receipts.of(message)
-        one.visible_at_s = now_s + one.receipt.invisible_ms / 1000
-        one.broker_name = one.receipt.broker_name
-        one.reconsume_times = receipts.deliveries_before(one)
-        remove_namespace(namespace, (one,))
-        one.topic = topic
-        return one
-
-    stored = [*decoded.messages, *(one.message for one in decoded.undecodable)]
-    receipts.see(stored)
-    messages: list[PoppedMessage] = []
+    undecodable = [one.message for one in decoded.undecodable]
+    receipts.see([*decoded.messages, *undecodable])
+    terms = (receipts, subscription.topic, namespace, now_s)
+    messages = _complete(decoded.messages, *terms)
     unmatched: list[PoppedMessage] = []
-    for message in map(popped, decoded.messages):
+    if subscription.tags_set:
         # The tags are decoded only if they matter: it takes a third of the time of a message.
-        is_match = not has_tags or matches_tag(subscription, message.tags)
-        (messages if is_match else unmatched).append(message)
-    unreadable = [UnreadablePop(popped(one.message), str(one.error)) for one in decoded.undecodable]
+        unmatched = [one for one in messages if not matches_tag(subscription, one.tags)]
+        if unmatched:
+            messages = [one for one in messages if matches_tag(subscription, one.tags)]
+    unreadable = [
+        UnreadablePop(message, str(failed.error))
+        for message, failed in zip(_complete(undecodable, *terms), decoded.undecodable, strict=True)
+    ]
     return PopResult(messages, unmatched, unreadable)
 
 
+def _complete(
+    messages: Iterable[MessageExt], receipts: _Receipts, topic: str, namespace: str, now_s: float
+) -> list[PoppedMessage]:
+    """Return messages with the fields that their records lack; see `read_pop_result`."""
+    completed: list[PoppedMessage] = []
+    # Of the message before; the queue only if others share its checkpoint.
+    checkpoint: ReceiptHandle | None = None
+    stored_topic, queue_id, visible_at_s = "", -1, 0.0
+    has_counts = receipts.has_counts
+    for message in messages:
+        # One of an inner batch is not of this class yet.
+        one = message if type(message) is PoppedMessage else copy_as(PoppedMessage, message)
+        if checkpoint is None or one.queue_id != queue_id or one.topic != stored_topic:
+            checkpoint = receipts.of(one)
+            visible_at_s = now_s + checkpoint.invisible_ms / 1000
+            is_shared = receipts.is_shared(checkpoint)
+            stored_topic, queue_id = one.topic, one.queue_id if is_shared else -1
+        one.checkpoint = checkpoint
+        one.visible_at_s = visible_at_s
+        one.broker_name = checkpoint.broker_name
+        if has_counts:
+            one.reconsume_times = receipts.deliveries_before(one)
+        if namespace:
+            remove_namespace(namespace, (one,))
+        one.topic = topic
+        completed.append(one)
+    return completed
+
+
 class _Receipts:
-    """Builds the receipt handles of the messages in one answer.
+    """Builds the receipt handles of the messages in one answer, one for each queue.
 
     Messages of retry topics have theirs from the broker, because the answer has them under the
     original topic.
@@ -148,12 +184,16 @@ class _Receipts:
         self._header = header
         self._broker_name = broker_name
         self._starts = parse_start_offsets(header.start_offset_info or "")
-        offsets = parse_offsets(header.msg_offset_info or "")
         self._counts = parse_order_counts(header.order_count_info or "")
-        kinds = {kind for kind, _ in (self._starts or offsets)}
+        # The records have the offsets; those of the header only tell kinds, if nothing else does.
+        kinds = {kind for kind, _ in self._starts or parse_offsets(header.msg_offset_info or "")}
         self._may_have_handles = not kinds or kinds != {NOT_RETRY}
-        # By topic and queue id: the kind of the topic, and the start offset.
-        self._places: dict[tuple[str, int], tuple[str, int | None]] = {}
+        self._by_queue: dict[tuple[str, int], ReceiptHandle] = {}  # by topic and queue id
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the numbers of earlier deliveries are known: of ordered pops."""
+        return bool(self._counts)
 
     def see(self, messages: list[MessageExt]) -> None:
         """Derive missing start offsets from the first message of each queue."""
@@ -166,33 +206,39 @@ class _Receipts:
         self._starts = dict(firsts)
 
     def of(self, message: MessageExt) -> ReceiptHandle:
-        """Return the receipt handle of a message."""
+        """Return the receipt handle of a message, without its offset if others may share it."""
         if self._may_have_handles:
             text = message.properties.get(names.POP_CK)
             if text is not None:
                 return decode_receipt_handle(text)
-        header, offset = self._header, message.queue_offset
-        place = message.topic, message.queue_id
-        found = self._places.get(place)
-        if found is None:
-            kind = topic_kind(message.topic)
-            found = self._places[place] = (kind, self._starts.get((kind, str(message.queue_id))))
-        kind, start = found
-        return ReceiptHandle(
-            offset if start is None else start,
+        queue = message.topic, message.queue_id
+        found = self._by_queue.get(queue)
+        if found is not None:
+            return found
+        header, kind = self._header, topic_kind(message.topic)
+        start = self._starts.get((kind, str(message.queue_id)))
+        receipt = ReceiptHandle(
+            message.queue_offset if start is None else start,
             header.pop_time,
             header.invisible_time,
             header.revive_qid,
             kind,
             self._broker_name,
             message.queue_id,
-            offset,
+            message.queue_offset if start is None else None,
         )
+        if start is not None:
+            self._by_queue[queue] = receipt
+        return receipt
+
+    def is_shared(self, receipt: ReceiptHandle) -> bool:
+        """Return whether all messages of the queue have this receipt handle."""
+        return receipt.offset is None and not self._may_have_handles
 
     def deliveries_before(self, message: PoppedMessage) -> int:
         """Return the number of earlier deliveries; that of ordered pops is not in the record."""
-        if not self._counts:
-            return message.reconsume_times
-        receipt = message.receipt
-        counted = order_count(self._counts, receipt.kind, receipt.queue_id, message.queue_offset)
+        checkpoint = message.checkpoint
+        counted = order_count(
+            self._counts, checkpoint.kind, checkpoint.queue_id, message.queue_offset
+        )
         return counted or message.reconsume_times

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -25,6 +26,8 @@ from kourou.client.instance import ClientInstance
 from kourou.errors import InvalidGroupError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
+
+_topic: Final = attrgetter("topic")
 
 
 class ObservedConsumer:
@@ -58,12 +61,16 @@ class ObservedConsumer:
 
     def _report(self, messages: Sequence[MessageExt]) -> None:
         """Count returned messages, and call the hooks once for each topic."""
-        by_topic: dict[str, list[MessageExt]] = {}
-        for message in messages:
-            by_topic.setdefault(message.topic, []).append(message)
+        topics = set(map(_topic, messages))
+        by_topic: dict[str, Sequence[MessageExt]] = dict.fromkeys(topics, messages)
+        if len(topics) > 1:  # else all are of one, as nearly always
+            by_topic = {
+                topic: [one for one in messages if one.topic == topic]
+                for topic in dict.fromkeys(map(_topic, messages))
+            }
         for topic, some in by_topic.items():
             if self._hooks.added:
-                context = ConsumeContext(self.group, some)
+                context = ConsumeContext(self.group, list(some))
                 self._hooks.before(context)
                 context.outcome = ConsumeOutcome.SUCCESS
                 self._hooks.after(context)

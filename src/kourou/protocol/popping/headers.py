@@ -6,12 +6,18 @@ BatchAckMessageRequestBody.java, BatchAck.java.
 
 from __future__ import annotations
 
+import binascii
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.fields import Int, Long, TopicHeader
 from kourou.protocol.request_spec import MESSAGES_CODEC, RequestSpec, record_codec
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -195,6 +201,32 @@ class BatchAckMessages:
 
     broker_name: str | None = None
     acks: tuple[BatchAck, ...] = ()
+
+
+_ACK_JSON: Final = b'{"b":"%b","c":%b,"it":%d,"pt":%d,"q":%d,"r":%b,"rq":%d,"so":%d,"t":%b}'
+
+
+def encode_batch_acks(broker_name: str, acks: Iterable[BatchAck]) -> bytes:
+    """Return the body of a `BatchAckMessages`.
+
+    Equals `encode_record`, in a tenth of the time: consumers send one such body for each pop.
+    """
+    entries = [
+        _ACK_JSON
+        % (
+            binascii.b2a_base64(ack.bits, newline=False),
+            _encode(ack.consumer_group),
+            ack.invisible_time,
+            ack.pop_time,
+            ack.queue_id,
+            _encode(ack.retry),
+            ack.revive_queue_id,
+            ack.start_offset,
+            _encode(ack.topic),
+        )
+        for ack in acks
+    ]
+    return b'{"acks":[%b],"brokerName":%b}' % (b",".join(entries), _encode(broker_name))
 
 
 SPECS: Final = (

@@ -75,20 +75,27 @@ class PendingAcks:
 
     def add(self, messages: Iterable[PoppedMessage]) -> None:
         """Acknowledge messages soon."""
+        broker: _Broker | None = None
         for message in messages:
-            name = message.receipt.broker_name
-            broker = self._brokers.get(name)
-            if broker is None:
-                broker = self._brokers[name] = _Broker(name)
+            name = message.checkpoint.broker_name
+            if broker is None or broker.name != name:  # mostly, all are of one broker
+                broker = self._broker(name)
             broker.pending.append(message)
-            if broker.task is None or broker.task.done():
-                self._start(broker)
 
     async def flush(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` until all are acknowledged."""
         tasks = [one.task for one in self._brokers.values() if one.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
+
+    def _broker(self, name: str) -> _Broker:
+        """Return a broker whose task runs; it begins in the next turn of the event loop."""
+        broker = self._brokers.get(name)
+        if broker is None:
+            broker = self._brokers[name] = _Broker(name)
+        if broker.task is None or broker.task.done():
+            self._start(broker)
+        return broker
 
     def _start(self, broker: _Broker) -> None:
         broker.task = self._instance.tasks.start(

@@ -78,10 +78,13 @@ class PoppedMessages:
 
     def put(self, messages: Iterable[PoppedMessage]) -> None:
         """Hold messages that were just popped."""
+        held, since, checks, size_bytes = self._held, self._since, self._checks, 0
         for message in messages:
-            self._held[id(message)] = message
-            self._since[id(message)] = self._checks
-            self.size_bytes += len(message.body)
+            key = id(message)
+            held[key] = message
+            since[key] = checks
+            size_bytes += len(message.body)
+        self.size_bytes += size_bytes
 
     def holds(self, message: MessageExt) -> bool:
         """Return whether the message is held: not settled."""
@@ -92,10 +95,11 @@ class PoppedMessages:
 
         May be called from any thread.
         """
-        if id(message) not in self._held:
+        key = id(message)
+        if key not in self._held:
             return False
-        self._since[id(message)] = self._checks
-        self._started.add(id(message))
+        self._since[key] = self._checks
+        self._started.add(key)
         self.last_consumed_at_ms = now_ms
         return True
 
@@ -120,14 +124,17 @@ class PoppedMessages:
 
     def take(self, messages: Iterable[MessageExt]) -> list[PoppedMessage]:
         """Remove those of `messages` that are held, and return them: the caller settles them."""
-        taken = []
+        taken, size_bytes = [], 0
+        pop, forget, end = self._held.pop, self._since.pop, self._started.discard
         for message in messages:
-            held = self._held.pop(id(message), None)
+            key = id(message)
+            held = pop(key, None)
             if held is not None:
-                self._since.pop(id(message), None)
-                self._started.discard(id(message))
-                self.size_bytes -= len(held.body)
+                forget(key, None)
+                end(key)
+                size_bytes += len(held.body)
                 taken.append(held)
+        self.size_bytes -= size_bytes
         if taken:
             self._on_changed()
         return taken

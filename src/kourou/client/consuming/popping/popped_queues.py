@@ -348,12 +348,7 @@ class PoppedQueues:
         if len(wanted) != len(messages):
             ids = set(map(id, wanted))
             self._settling.acks.add(one for one in messages if id(one) not in ids)
-        parts: dict[HeldKey, list[PoppedMessage]] = {}
-        for message in wanted:
-            receipt = message.receipt
-            key = (receipt.kind, receipt.queue_id) if self._is_ordered else None
-            parts.setdefault(key, []).append(message)
-        for key, some in parts.items():
+        for key, some in self._parts(wanted).items():
             held = popped.held.get(key)
             if held is None:
                 held = popped.held[key] = self._new_held(popped, some[0])
@@ -364,10 +359,19 @@ class PoppedQueues:
             held.put(some)
             self._pulled.consumption.put(held, some)
 
+    def _parts(self, messages: list[PoppedMessage]) -> dict[HeldKey, list[PoppedMessage]]:
+        if not self._is_ordered:
+            return {None: messages} if messages else {}
+        parts: dict[HeldKey, list[PoppedMessage]] = {}
+        for message in messages:
+            checkpoint = message.checkpoint
+            parts.setdefault((checkpoint.kind, checkpoint.queue_id), []).append(message)
+        return parts
+
     def _new_held(self, popped: _Popped, message: PoppedMessage) -> PoppedMessages:
         queue = popped.queue
         if self._is_ordered:
-            queue = MessageQueue(queue.topic, queue.broker_name, message.receipt.queue_id)
+            queue = MessageQueue(queue.topic, queue.broker_name, message.checkpoint.queue_id)
         return PoppedMessages(queue, self._settling.acks.add, popped.wake)
 
     def _give_back_waiting(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from kourou.client import calls_consume, calls_pop
+from kourou.client.calls_pop import BrokerAcks
 from kourou.client.instance import ClientInstance
 from kourou.client.pop_result import PoppedMessage
 from kourou.client.retrying import Deadline
@@ -64,13 +65,8 @@ class Receipts:
         Raises:
             KourouError: the first error; the messages of other requests are acknowledged.
         """
-        by_broker: dict[str, list[PoppedMessage]] = {}
-        single: list[PoppedMessage] = []
-        for message in messages:
-            if calls_pop.fits_batch(message):
-                by_broker.setdefault(message.receipt.broker_name, []).append(message)
-            else:
-                single.append(message)
+        namespace = self._instance.pool.namespace
+        by_broker, single = calls_pop.acks_by_broker(namespace, self._group, messages)
         requests: list[Awaitable[None]] = [self._ack_broker(of) for of in by_broker.values()]
         if single:
             requests.append(self._ack_one_by_one(single))
@@ -132,23 +128,23 @@ class Receipts:
             lambda: self.dead_letter(message, reason), f"dead letter {message.msg_id}"
         )
 
-    async def _ack_broker(self, messages: list[PoppedMessage]) -> None:
-        pool, first = self._instance.pool, messages[0]
+    async def _ack_broker(self, of_broker: BrokerAcks) -> None:
+        messages, acks = of_broker
         try:
-            for batch in calls_pop.batches_of(pool, self._group, messages):
-                await self._ack_batch(first, batch)
+            for part in calls_pop.requests_of(acks):
+                await self._ack_batch(messages[0], part)
         except RequestNotSupportedError:  # brokers before 5.1
             await self._ack_one_by_one(messages)
 
-    async def _ack_batch(self, first: PoppedMessage, batch: list[BatchAck]) -> None:
+    async def _ack_batch(self, first: PoppedMessage, acks: list[BatchAck]) -> None:
         await self._call(
             first,
             lambda address, deadline: calls_pop.ack_batch(
                 self._instance.pool,
                 address,
-                first.receipt.broker_name,
-                batch,
-                deadline.remaining_s(),
+                first.checkpoint.broker_name,
+                acks,
+                timeout_s=deadline.remaining_s(),
             ),
         )
 
@@ -165,8 +161,8 @@ class Receipts:
     async def _call(
         self, message: PoppedMessage, call: Callable[[str, Deadline], Awaitable[T]]
     ) -> T:
-        receipt = message.receipt
-        queue = MessageQueue(message.topic, receipt.broker_name, receipt.queue_id)
+        checkpoint = message.checkpoint
+        queue = MessageQueue(message.topic, checkpoint.broker_name, checkpoint.queue_id)
         timeout_ms = self._instance.config.request_timeout_ms
         return await self._instance.call_broker(
             queue, timeout_ms, call, while_closing=self._while_closing

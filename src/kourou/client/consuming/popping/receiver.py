@@ -233,7 +233,7 @@ class Receiver:
         now_s = _now_s()
         while self._late and len(taken) < terms.max_messages:
             message = self._late.popleft()
-            if message.visible_at_s - now_s >= message.receipt.invisible_ms / 2000:
+            if message.visible_at_s - now_s >= message.checkpoint.invisible_ms / 2000:
                 taken.append(message)
         return taken
 

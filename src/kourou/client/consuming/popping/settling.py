@@ -114,7 +114,7 @@ class PushAcknowledgements(Acknowledgements):
             log.warning("message.expired queue=%s count=%d", held.queue, len(expired))
             held.take(expired)
         for message in held.messages:
-            invisible_ms = max(message.receipt.invisible_ms, INVISIBLE_RANGE_MS[0])
+            invisible_ms = max(message.checkpoint.invisible_ms, INVISIBLE_RANGE_MS[0])
             left_ms = (message.visible_at_s - now_s) * 1000
             is_late = 0 < left_ms < invisible_ms * (1 - RENEWED_AFTER)
             if is_late and len(self._renewals) < RENEWALS_MAX:

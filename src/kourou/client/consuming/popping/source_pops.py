@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from kourou.client import calls_pop
@@ -18,6 +19,9 @@ from kourou.model.subscription import SubscriptionData
 
 NOTHING: Final = PopResult([], [], [])
 """The result of a pop that failed."""
+
+
+_reconsume_times: Final = attrgetter("reconsume_times")
 
 
 class PopTerms(NamedTuple):
@@ -152,13 +156,13 @@ class SourcePops:
         on the first never saw the others. So only the first of each queue is taken.
         """
         limit = self._rules.max_reconsume_times
-        if limit is None or all(one.reconsume_times <= limit for one in messages):
+        if limit is None or max(map(_reconsume_times, messages), default=0) <= limit:
             return []
         if not self._rules.is_ordered:
             return [one for one in messages if one.reconsume_times > limit]
         firsts: dict[tuple[str, int], PoppedMessage] = {}
         for message in messages:
-            receipt = message.receipt
+            receipt = message.checkpoint
             firsts.setdefault((receipt.kind, receipt.queue_id), message)
         return [one for one in firsts.values() if one.reconsume_times > limit]
 
