@@ -16,7 +16,7 @@ import asyncio
 import itertools
 import tempfile
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,6 +65,13 @@ class _Counter:
             return True
         return False
 
+    def count_all(self, messages: Sequence[MessageExt]) -> None:
+        """Count messages on the event loop; of any other way, none is counted."""
+        assert {len(message.body) for message in messages} <= {BODY_BYTES}
+        self._messages -= len(messages)
+        if self._messages <= 0:
+            self.done.set()
+
 
 async def _iterate(consumer: PushConsumer, counter: _Counter) -> None:
     async for message in consumer:
@@ -75,47 +82,40 @@ async def _iterate(consumer: PushConsumer, counter: _Counter) -> None:
 async def _receive(consumer: SimpleConsumer, counter: _Counter) -> None:
     while not counter.done.is_set():
         messages = await consumer.receive(RECEIVE_MAX)
-        for message in messages:
-            counter.count(message)
+        counter.count_all(messages)
         await consumer.ack_all(messages)
 
 
-async def _receive_all(group: str, namesrv_addr: str, messages: int) -> tuple[float, float]:
-    counter = _Counter(messages)
-    config = SimpleConsumerConfig(
-        consume_from_where=ConsumeFromWhere.FIRST_OFFSET, wait_ms=RECEIVE_WAIT_MS
+def _prepare(
+    way: str, namesrv_addr: str, counter: _Counter
+) -> tuple[PushConsumer | SimpleConsumer, list[Callable[[], Coroutine[Any, Any, None]]]]:
+    """Return the consumer of a way to consume, and the tasks that it needs besides."""
+    group = f"{way.replace(' ', '-')}-{time.monotonic_ns()}"
+    first = ConsumeFromWhere.FIRST_OFFSET
+    if way == "receive":
+        config = SimpleConsumerConfig(consume_from_where=first, wait_ms=RECEIVE_WAIT_MS)
+        simple = SimpleConsumer(group, namesrv_addr, config=config)
+        simple.subscribe(TOPIC)
+        return simple, [lambda: _receive(simple, counter)] * RECEIVERS
+    push_config = PushConsumerConfig(
+        consume_from_where=first, mode="pop" if way == "pop" else "pull"
     )
-    consumer = SimpleConsumer(group, namesrv_addr, config=config)
-    consumer.subscribe(TOPIC)
-    began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    async with asyncio.timeout(CONSUME_SECONDS_MAX), consumer, asyncio.TaskGroup() as receivers:
-        for _ in range(RECEIVERS):
-            receivers.create_task(_receive(consumer, counter))
-        await counter.done.wait()
-        took_s = time.perf_counter() - began_s
-        cpu_s = time.process_time() - began_cpu_s
-    return messages / took_s, cpu_s * 1e6 / messages
+    push = PushConsumer(group, namesrv_addr, config=push_config)
+    push.subscribe(TOPIC)
+    if way == "async for":
+        return push, [lambda: _iterate(push, counter)]
+    push.listen(counter.count if way == "function" else counter.on_loop)
+    return push, []
 
 
 async def consume(namesrv_addr: str, way: str, messages: int) -> tuple[float, float]:
     """Consume all messages of the topic; return messages per second and CPU us per message."""
-    group = f"{way.replace(' ', '-')}-{time.monotonic_ns()}"
-    if way == "receive":
-        return await _receive_all(group, namesrv_addr, messages)
-    config = PushConsumerConfig(
-        consume_from_where=ConsumeFromWhere.FIRST_OFFSET, mode="pop" if way == "pop" else "pull"
-    )
-    consumer = PushConsumer(group, namesrv_addr, config=config)
-    consumer.subscribe(TOPIC)
     counter = _Counter(messages)
-    if way in ("coroutine", "pop"):
-        consumer.listen(counter.on_loop)
-    elif way == "function":
-        consumer.listen(counter.count)
+    consumer, works = _prepare(way, namesrv_addr, counter)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    async with asyncio.timeout(CONSUME_SECONDS_MAX), consumer:
-        if way == "async for":
-            await _iterate(consumer, counter)
+    async with asyncio.timeout(CONSUME_SECONDS_MAX), consumer, asyncio.TaskGroup() as tasks:
+        for work in works:
+            tasks.create_task(work())
         await counter.done.wait()
         took_s = time.perf_counter() - began_s
         cpu_s = time.process_time() - began_cpu_s
