@@ -160,7 +160,7 @@ class InFlight:
         return value >> _INVISIBLE_BITS & _POSITION if isinstance(value, int) else 0
 
     def ack_bits(self, key: CheckpointKey, bits: int) -> int | None:
-        """Acknowledge messages whose acks are stored; bit n stands for start offset + n.
+        """Acknowledge messages whose acks are stored, as `ack_all`; bit n: start offset + n.
 
         Returns:
             The position of the checkpoint's record if the last message was acknowledged, 0 if it is
@@ -170,6 +170,8 @@ class InFlight:
         entry = self._entry_key(key)
         value = None if queue is None else queue.entries.get(entry)
         if queue is None or value is None:
+            if self._unknown_acks is not None:
+                self._unknown_acks.append((key, tuple(offsets_of(bits, key[3]))))
             return None
         if not isinstance(value, int):
             self.ack_all(key, offsets_of(bits, key[3]))
