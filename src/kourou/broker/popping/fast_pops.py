@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,14 +36,14 @@ from kourou.broker.message_type import PRIORITY
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, start_text
 from kourou.broker.popping.checkpoint_writer import CheckpointWriter, ConsecutiveCheckpoint
 from kourou.broker.popping.fast_acks import FastAcks
+from kourou.broker.popping.plain_pops import PlainPop, PlainPops, decode_pop
 from kourou.broker.popping.pop import PopHandler
-from kourou.broker.popping.pop_answers import found_fields, refusal_answer
+from kourou.broker.popping.pop_answers import refusal_answer
 from kourou.broker.popping.pop_holds import ALL_QUEUES, HoldResult, PopHolds
 from kourou.broker.popping.pop_run import PERCENT, TYPE_ATTRIBUTE, PopQueue, queue_ids
 from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.pop_verdicts import (
     HOLD_MARGIN_MS,
-    PermittedPop,
     PopFacts,
     is_late,
     judge_pop,
@@ -52,16 +52,12 @@ from kourou.broker.popping.popped_filters import PoppedFilters, Use
 from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.pulling.verdicts import Refusal
 from kourou.broker.writing.put import CODES, PutResult, PutStatus
-from kourou.errors import MalformedHeaderError, ProtocolError
-from kourou.model.group import SubscriptionGroup
+from kourou.errors import ProtocolError
 from kourou.model.topic import TopicConfig
-from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
-from kourou.protocol.fields import decode_fields
-from kourou.protocol.frame import decode_frame, encode_frame
-from kourou.protocol.popping.headers import PopMessageRequestHeader
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.frame import decode_frame
 from kourou.protocol.popping.info_strings import ENTRY_END, offsets_entry, start_offset_entry
-from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2, topic_kind
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.dispatch import reply_error
 
@@ -69,87 +65,8 @@ log = logging.getLogger(__name__)
 
 _FRAME_BYTES_MAX: Final = 4096
 """A typical frame has about 400 bytes."""
-_POPS_MAX: Final = 4_096
 _CODE: Final = slice(HEADER_AT + len('{"code":'), HEADER_AT + len('{"code":') + 6)
 _POP_CODE: Final = b"%d" % RequestCode.POP_MESSAGE
-_OPAQUE: Final = 1_444_444_444
-_POP_TIME: Final = 11_111_111_111_111_111
-_REVIVE_QUEUE: Final = 121_212_121
-_REST: Final = 13_131_313_131_313_131
-
-_Int32 = Annotated[int, msgspec.Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
-
-
-class _Fields(msgspec.Struct, rename="camel", gc=False):
-    """The fields of `PopMessageRequestHeader`; others are ignored."""
-
-    consumer_group: str
-    topic: str
-    queue_id: str
-    max_msg_nums: str
-    invisible_time: str
-    poll_time: str
-    born_time: str
-    init_mode: str
-    exp_type: str | None = None
-    exp: str | None = None
-    order: str | None = None
-    attempt_id: str | None = None
-
-
-class _Header(msgspec.Struct, gc=False):
-    """The members of the JSON header that this path reads; see `kourou.protocol.frame`."""
-
-    code: Literal[200050]
-    extFields: _Fields  # noqa: N815 - wire name
-    flag: Literal[0]
-    opaque: _Int32
-    version: _Int32 = 0
-    remark: str | None = None
-
-
-_decode: Final = msgspec.json.Decoder(_Header).decode
-
-_Key = tuple[str, str, str, str, str, str, str, str | None, str | None, str | None, str | None]
-_KEY_FIELDS: Final = (
-    "consumerGroup", "topic", "queueId", "maxMsgNums", "invisibleTime", "pollTime", "initMode",
-    "expType", "exp", "order", "attemptId",
-)  # fmt: skip
-
-
-class _CachedPop:
-    """A decoded pop without its born time, its verdict, and texts of its answer.
-
-    Attributes:
-        permitted: the verdict with `config`, `topic` and `group`; None while there is none.
-        queues: queue id -> what a pop locks.
-        template: header of the answer; a format of pop time, revive queue, rest, starts, offsets
-            and opaque.
-    """
-
-    __slots__ = (
-        "config",
-        "group",
-        "header",
-        "kind",
-        "permitted",
-        "queues",
-        "retry_topics",
-        "template",
-        "topic",
-    )
-
-    def __init__(self, header: PopMessageRequestHeader) -> None:
-        self.header = header
-        self.permitted: PermittedPop | None = None
-        self.config: BrokerConfig | None = None
-        self.topic: TopicConfig | None = None
-        self.group: SubscriptionGroup | None = None
-        self.queues: dict[int, PopQueue] = {}
-        self.kind = topic_kind(header.topic)
-        topic, group = header.topic, header.consumer_group
-        self.retry_topics = (retry_topic_v1(group, topic), retry_topic_v2(group, topic))
-        self.template = _template(header.invisible_time)
 
 
 class _Found(NamedTuple):
@@ -176,7 +93,7 @@ class _Pop:
 
     path: FastPops
     connection: Connection
-    cached: _CachedPop
+    cached: PlainPop
     born_ms: int
     opaque: int
     size: int
@@ -234,7 +151,7 @@ class FastPops(FastRequests):
         self._parts = parts
         self._locked = parts.handler.locked
         self._acks = acks
-        self._pops: dict[_Key, _CachedPop] = {}
+        self._pops = PlainPops()
 
     def _serve(
         self, connection: Connection, buffer: bytearray, start: int, header_end: int, end: int
@@ -248,11 +165,11 @@ class FastPops(FastRequests):
         if code != _POP_CODE:
             return self._acks.serve(connection, code, header_text, buffer[header_end:end], size)
         try:
-            header = _decode(header_text)
+            header = decode_pop(header_text)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return "header"
         fields = header.extFields
-        born_ms, cached = number(fields.born_time), self._cached_pop(fields)
+        born_ms, cached = number(fields.born_time), self._pops.of(fields)
         if cached is None or born_ms <= 0:
             return "number"
         pop = _Pop(self, connection, cached, born_ms, header.opaque, size)
@@ -281,30 +198,6 @@ class FastPops(FastRequests):
             )
         return reason
 
-    def _cached_pop(self, fields: _Fields) -> _CachedPop | None:
-        """Return the decoded fields; None if a number is invalid."""
-        key = (
-            fields.consumer_group, fields.topic, fields.queue_id, fields.max_msg_nums,
-            fields.invisible_time, fields.poll_time, fields.init_mode, fields.exp_type, fields.exp,
-            fields.order, fields.attempt_id,
-        )  # fmt: skip
-        return self._pops.get(key) or self._decode_pop(key)
-
-    def _decode_pop(self, key: _Key) -> _CachedPop | None:
-        """Decode and cache the fields; None if one is invalid."""
-        fields = {
-            name: text for name, text in zip(_KEY_FIELDS, key, strict=True) if text is not None
-        }
-        fields["bornTime"] = "0"  # it differs in every pop
-        try:
-            header = decode_fields(PopMessageRequestHeader, fields)
-        except MalformedHeaderError:
-            return None
-        if len(self._pops) >= _POPS_MAX:
-            self._pops.clear()
-        cached = self._pops[key] = _CachedPop(header)
-        return cached
-
     # Check
 
     def _permit(self, pop: _Pop, now_ms: int) -> str | None:
@@ -328,9 +221,7 @@ class FastPops(FastRequests):
             return "offset reset"
         return None
 
-    def _judge(
-        self, cached: _CachedPop, pop: _Pop, config: BrokerConfig, now_ms: int
-    ) -> str | None:
+    def _judge(self, cached: PlainPop, pop: _Pop, config: BrokerConfig, now_ms: int) -> str | None:
         """Cache the verdict on a pop; return why the general path must serve it."""
         header, context = cached.header, self._context
         topic, group = self._topics.get(header.topic), self._groups.get(header.consumer_group)
@@ -556,18 +447,3 @@ def _request_of(pop: _Pop) -> Request:
     """Return the request of a pop, for an answer that is an error."""
     command = RemotingCommand(RequestCode.POP_MESSAGE, opaque=pop.opaque)
     return Request(command, pop.connection, pop.size)
-
-
-def _template(invisible_ms: int) -> bytes:
-    """Return an answer's header as a format; see `_CachedPop.template`."""
-    starts, offsets = "starts", "offsets"
-    fields = found_fields(_POP_TIME, invisible_ms, _REVIVE_QUEUE, _REST, (starts, offsets))
-    sample = RemotingCommand(
-        ResponseCode.SUCCESS, fields, opaque=_OPAQUE, flag=FLAG_RESPONSE, remark="FOUND"
-    )
-    template = encode_frame(sample)[HEADER_AT:].replace(b"%", b"%%")
-    for value in (_POP_TIME, _REVIVE_QUEUE, _REST, f'"{starts}"', f'"{offsets}"', _OPAQUE):
-        before, found, after = template.partition(str(value).encode())
-        assert found, "the answer has these values in this order"
-        template = before + (b"%d" if isinstance(value, int) else b'"%b"') + after
-    return template

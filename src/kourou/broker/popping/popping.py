@@ -133,18 +133,7 @@ class Popping:
             held_pops=self.holds,
             is_blocked=self._is_blocked,
         )
-        acks = AckHandlers(
-            context,
-            writer=writer,
-            revive_log=revive_log,
-            in_flight=self.in_flight,
-            scans=self.scans,
-            recovery=self.recovery,
-            ordered=self.ordered,
-            starts=starts,
-            counts=self.counts,
-            marks=self._marks,
-        )
+        acks = self._build_acks(revive_log, writer, starts)
         checkpoints = CheckpointWriter(
             context,
             self._offsets,
@@ -166,6 +155,44 @@ class Popping:
             release=self.revives.release,
             filters=self.filters,
         )
+        self.fast_pops = self._build_fast_path(revive_log, writer, checkpoints, pops, starts)
+        return {
+            RequestCode.POP_MESSAGE: pops.on_pop_message,
+            RequestCode.PEEK_MESSAGE: PeekHandler(
+                context, starts=starts, reads=pop_reads
+            ).on_peek_message,
+            RequestCode.NOTIFICATION: notifications.on_notification,
+            RequestCode.POLLING_INFO: notifications.on_polling_info,
+            RequestCode.ACK_MESSAGE: acks.on_ack_message,
+            RequestCode.BATCH_ACK_MESSAGE: acks.on_batch_ack_message,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: acks.on_change_invisible_time,
+        }
+
+    def _build_acks(
+        self, revive_log: ReviveLog, writer: AckWriter, starts: PopStarts
+    ) -> AckHandlers:
+        return AckHandlers(
+            self._context,
+            writer=writer,
+            revive_log=revive_log,
+            in_flight=self.in_flight,
+            scans=self.scans,
+            recovery=self.recovery,
+            ordered=self.ordered,
+            starts=starts,
+            counts=self.counts,
+            marks=self._marks,
+        )
+
+    def _build_fast_path(
+        self,
+        revive_log: ReviveLog,
+        writer: AckWriter,
+        checkpoints: CheckpointWriter,
+        pops: PopHandler,
+        starts: PopStarts,
+    ) -> FastPops:
+        context = self._context
         fast_acks = FastAcks(
             context,
             writer=writer,
@@ -184,18 +211,7 @@ class Popping:
             self.revives.release,
             self.filters,
         )
-        self.fast_pops = FastPops(context, parts, fast_acks)
-        return {
-            RequestCode.POP_MESSAGE: pops.on_pop_message,
-            RequestCode.PEEK_MESSAGE: PeekHandler(
-                context, starts=starts, reads=pop_reads
-            ).on_peek_message,
-            RequestCode.NOTIFICATION: notifications.on_notification,
-            RequestCode.POLLING_INFO: notifications.on_polling_info,
-            RequestCode.ACK_MESSAGE: acks.on_ack_message,
-            RequestCode.BATCH_ACK_MESSAGE: acks.on_batch_ack_message,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: acks.on_change_invisible_time,
-        }
+        return FastPops(context, parts, fast_acks)
 
     def handlers(self) -> dict[int, Handler]:
         """Return request code -> handler."""

@@ -85,7 +85,7 @@ class ReviveLog:
     def is_due_later(self, now_ms: int, invisible_ms: int) -> bool:
         """Return whether a checkpoint of a pop at this time waits in the timer for certain.
 
-        If so, the timer is told of it.
+        If so, the timer expects it.
         """
         return self._placement.try_place(now_ms + invisible_ms - CHECKPOINT_LEAD_MS, now_ms)
 
