@@ -27,7 +27,7 @@ import logging
 import re
 import tomllib
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -139,7 +139,7 @@ def load(
         ConfigError: a key is unknown (the text names the nearest known one), a value does not
             parse or is refused by `cls`, or the file cannot be read. The text names the source.
     """
-    declared = list(options(cls))
+    declared = options(cls)
     chosen: dict[str, _Setting] = {}
     for layer in (
         _from_flags(declared, defaults, "the defaults"),
@@ -195,14 +195,33 @@ def camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def options(cls: type[Any], above: tuple[str, ...] = ()) -> Iterator[Option]:
-    """Yield the plain fields of `cls` and, recursively, those of its nested dataclasses."""
-    kinds = get_type_hints(cls)
+def options(cls: type[Any]) -> tuple[Option, ...]:
+    """Return the plain fields of `cls` and, recursively, those of its nested dataclasses."""
+    found = _OPTIONS.get(cls)
+    if found is None:
+        found = _OPTIONS[cls] = tuple(_options(cls, ()))
+    return found
+
+
+def _kinds(cls: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields; resolving them takes 3 ms for a broker's config."""
+    kinds = _KINDS.get(cls)
+    if kinds is None:
+        kinds = _KINDS[cls] = get_type_hints(cls)
+    return kinds
+
+
+_OPTIONS: Final[dict[type, tuple[Option, ...]]] = {}
+_KINDS: Final[dict[type, dict[str, Any]]] = {}
+
+
+def _options(cls: type[Any], above: tuple[str, ...]) -> Iterator[Option]:
+    kinds = _kinds(cls)
     for field in dataclasses.fields(cls):
         kind = kinds[field.name]
         path = (*above, field.name)
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            yield from options(kind, path)
+            yield from _options(kind, path)
         elif field.init:
             meta = field.metadata
             key = meta.get("key") or camel_case(field.name)
@@ -219,7 +238,7 @@ def options(cls: type[Any], above: tuple[str, ...] = ()) -> Iterator[Option]:
 
 def _build(cls: type[T], at: tuple[str, ...], values: Mapping[tuple[str, ...], object]) -> T:
     """Build a `cls` and its nested dataclasses from `values`, whose keys are paths below `at`."""
-    kinds = get_type_hints(cls)
+    kinds = _kinds(cls)
     arguments: dict[str, object] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # cls is a dataclass, by contract
         path = (*at, field.name)
@@ -231,7 +250,7 @@ def _build(cls: type[T], at: tuple[str, ...], values: Mapping[tuple[str, ...], o
 
 
 def _from_file(
-    declared: list[Option],
+    declared: Sequence[Option],
     path: Path | None,
     text: str | None,
     unserved: frozenset[str],
@@ -270,7 +289,7 @@ def _from_file(
 
 
 def _from_environment(
-    declared: list[Option], environ: Mapping[str, str], prefix: str
+    declared: Sequence[Option], environ: Mapping[str, str], prefix: str
 ) -> dict[str, _Setting]:
     """Return the settings of the environment variables by field name."""
     names = {prefix + option.name.upper(): option.name for option in declared}
@@ -285,7 +304,7 @@ def _from_environment(
 
 
 def _from_flags(
-    declared: list[Option], flags: Mapping[str, object], source: str
+    declared: Sequence[Option], flags: Mapping[str, object], source: str
 ) -> dict[str, _Setting]:
     """Return the settings of the flags by field name; None values are left out."""
     known = {option.name for option in declared}
@@ -423,7 +442,7 @@ def _words(value: object) -> list[object]:
     raise ValueError("a list, or text with ';' between its members")
 
 
-def _with_sources(text: str, declared: list[Option], chosen: Mapping[str, _Setting]) -> str:
+def _with_sources(text: str, declared: Sequence[Option], chosen: Mapping[str, _Setting]) -> str:
     """Return the text of an error from `__post_init__` with the sources of the fields it names."""
     words = set(re.findall(r"\w+", text))
     sources = [
