@@ -83,7 +83,9 @@ REDRIVEN_FROM: Final = "KOUROU_REDRIVEN_FROM"
 REPLAYED_FROM: Final = "KOUROU_REPLAYED_FROM"
 """Kourou's own, of a replayed message: the offset message id of the original."""
 POP_LOG_END: Final = "KOUROU_POP_LOG_END"
-"""Kourou's own, of a checkpoint: the end of the log at the pop, below which its messages are."""
+"""Kourou's own, of a checkpoint: the end of the log when its messages were popped, and possibly the
+offset that the group may commit. A message at one of its offsets that lies beyond that end is
+another one: the topic was deleted and created again."""
 SPARK_ID: Final = "KOUROU_SPARK_ID"
 """Kourou's own, of a message that a Spark job sent: identifies its row (`kourou.spark.stamps`)."""
 

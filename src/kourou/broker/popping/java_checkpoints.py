@@ -19,9 +19,15 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from kourou.broker.popping.pop_run import PopQueue
-from kourou.broker.popping.revive_log import LOG_END, REVIVE_PREFIX
+from kourou.broker.popping.revive_log import REVIVE_PREFIX
 from kourou.errors import MalformedBodyError, MalformedMessageError
-from kourou.model.properties import REAL_TOPIC, TAGS, TIMER_ROLL_TIMES, decode_properties
+from kourou.model.properties import (
+    POP_LOG_END,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_ROLL_TIMES,
+    decode_properties,
+)
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.popping.revive_records import CHECKPOINT_TAG, decode_checkpoint
 from kourou.protocol.record.layout import RecordHeader
@@ -100,7 +106,7 @@ def java_checkpoint_of(header: RecordHeader, buffer: bytes) -> JavaCheckpoint | 
         if (
             properties.get(TAGS) != CHECKPOINT_TAG
             or not properties.get(REAL_TOPIC, "").startswith(REVIVE_PREFIX)
-            or LOG_END in properties
+            or POP_LOG_END in properties
             or TIMER_ROLL_TIMES in properties
         ):
             return None

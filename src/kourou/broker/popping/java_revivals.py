@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, checkpoint_of
-from kourou.broker.popping.revive_log import LOG_END
 from kourou.errors import MalformedBodyError, MalformedMessageError
-from kourou.model.properties import ORIGIN_GROUP, TAGS, UNIQ_KEY, decode_properties
+from kourou.model.properties import ORIGIN_GROUP, POP_LOG_END, TAGS, UNIQ_KEY, decode_properties
 from kourou.model.topic import is_retry_topic
 from kourou.protocol.popping.revive_records import CHECKPOINT_TAG, decode_checkpoint
 from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2
@@ -167,7 +166,7 @@ def _java_checkpoints(
             properties = decode_properties(header.properties(record))
             if properties.get(TAGS) != CHECKPOINT_TAG:
                 continue
-            if LOG_END in properties:
+            if POP_LOG_END in properties:
                 if is_java_last:
                     continue
                 return

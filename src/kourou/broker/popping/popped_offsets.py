@@ -14,11 +14,11 @@ from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.popping.checkpoint import CheckpointKey
 from kourou.broker.popping.java_checkpoints import JavaCheckpoint, java_checkpoint_of
 from kourou.broker.popping.pop_run import PopQueue
-from kourou.broker.popping.revive_log import LOG_END, log_end_of, next_offset_of
+from kourou.broker.popping.revive_log import log_end_of, next_offset_of
 from kourou.broker.popping.revived import REVIVED_MARK, revived_origin
 from kourou.disk import Disk
 from kourou.errors import MalformedBodyError
-from kourou.model.properties import TAGS, decode_properties
+from kourou.model.properties import POP_LOG_END, TAGS, decode_properties
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.popping.revive_records import CHECKPOINT_TAG, decode_checkpoint
 from kourou.store.log.log_walk import walk_log
@@ -27,7 +27,7 @@ from kourou.store.state.file_sizes import log_files
 
 log = logging.getLogger(__name__)
 
-_MARK = f"{LOG_END}\x01".encode()
+_MARK = f"{POP_LOG_END}\x01".encode()
 
 
 @dataclass(slots=True)

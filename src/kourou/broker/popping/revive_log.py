@@ -15,7 +15,7 @@ from kourou.broker.popping.revive_templates import PlainCheckpoint, ReviveTempla
 from kourou.broker.timer.timer_intake import FedMessage
 from kourou.broker.timer.timers import Timers
 from kourou.model.host import Host
-from kourou.model.properties import encode_properties
+from kourou.model.properties import POP_LOG_END, encode_properties
 from kourou.protocol.popping.revive_records import (
     CHECKPOINT_LEAD_MS,
     AckRecord,
@@ -27,11 +27,6 @@ from kourou.protocol.popping.revive_records import (
 from kourou.protocol.popping.topic_names import revive_topic
 from kourou.protocol.record.encode import RecordDraft
 from kourou.store.message_store import AppendedRecord
-
-LOG_END: Final = "KOUROU_POP_LOG_END"
-"""Property of a checkpoint: the end of the log when its messages were popped, and possibly the
-offset that the group may commit. A message at one of its offsets that lies beyond that end is
-another one: the topic was deleted and created again."""
 
 REVIVE_PREFIX: Final = revive_topic("")
 """Prefix of the revive topics of all clusters."""
@@ -55,7 +50,7 @@ class ReviveLog:
         self._topics = context.topics
         self._placement = timers.placement(context.random)
         self._host: Host = context.store_host or _LOCAL
-        self._templates = ReviveTemplates(self.topic, LOG_END)
+        self._templates = ReviveTemplates(self.topic)
         self._timers = timers
         self.puts: Final = RevivePuts(context, self._host, self._on_stored)
         self._counter = context.random.randrange(1 << 16)
@@ -154,7 +149,7 @@ class ReviveLog:
         properties = checkpoint_properties(record)
         if checkpoint.log_end is not None:
             text = str(checkpoint.log_end)
-            properties[LOG_END] = text if next_offset is None else f"{text} {next_offset}"
+            properties[POP_LOG_END] = text if next_offset is None else f"{text} {next_offset}"
         return self._draft(encode_checkpoint(record), properties, queue_id, now_ms)
 
     def ack_draft(
@@ -188,12 +183,12 @@ class ReviveLog:
 
 def log_end_of(properties: Mapping[str, str]) -> int | None:
     """Return the end of the log at the pop of a checkpoint; None if the record does not tell it."""
-    return _number(properties.get(LOG_END, "").partition(" ")[0])
+    return _number(properties.get(POP_LOG_END, "").partition(" ")[0])
 
 
 def next_offset_of(properties: Mapping[str, str]) -> int | None:
     """Return the offset that the group of a checkpoint may commit; None if it does not tell."""
-    return _number(properties.get(LOG_END, "").partition(" ")[2])
+    return _number(properties.get(POP_LOG_END, "").partition(" ")[2])
 
 
 def _number(text: str) -> int | None:

@@ -105,10 +105,10 @@ class ReviveTemplates:
         topic: the revive topic.
     """
 
-    def __init__(self, topic: str, log_end_name: str) -> None:
-        """Encode records for `topic`; `log_end_name` is the property of the log's end."""
+    def __init__(self, topic: str) -> None:
+        """Encode records for `topic`."""
         self.topic: Final = topic
-        self._samples = _samples(log_end_name)
+        self._samples = _samples()
         self._templates: dict[tuple[str, str, int, str], _Templates] = {}
 
     def checkpoint(
@@ -176,13 +176,13 @@ class ReviveTemplates:
         return templates
 
 
-def _samples(log_end_name: str) -> _Templates:
+def _samples() -> _Templates:
     """Return the formats of body and properties into which the names of a queue are filled."""
     ids = (_TOPIC, _GROUP, _QUEUE, _START)
     diff, offset = int(_DIFFS[1:-1]), _OFFSET
     checkpoint = CheckpointRecord(*ids, (diff,), _COUNT, _POP, _INVISIBLE, broker_name=_BROKER)
     properties = checkpoint_properties(checkpoint)
-    properties[log_end_name] = f"{_LOG_END} {_NEXT}"
+    properties[names.POP_LOG_END] = f"{_LOG_END} {_NEXT}"
     ack = AckRecord(*ids, _POP, _BROKER, offset)
     batch_ack = AckRecord(*ids, _POP, _BROKER, NO_ACK_OFFSET, (offset,))
     broker, group, topic = f'"{_BROKER}"', f'"{_GROUP}"', f'"{_TOPIC}"'

@@ -251,7 +251,7 @@ class GroupAdmin(AdminCalls):
         Args:
             topic: an existing topic; not a retry topic.
             group: the consumer group.
-            is_pop: True for pop, which Kourou's own consumers do not support.
+            is_pop: True for pop.
             share_queues: with pop, the number of other members that read the queues of a member
                 too; 0: all.
             broker_name: only on this broker; None: on all brokers of the topic.

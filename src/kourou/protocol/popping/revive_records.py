@@ -19,7 +19,6 @@ genCkUniqueId, genAckUniqueId, genBatchAckUniqueId; AckMessageProcessor.appendAc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -28,7 +27,6 @@ from msgspec import Meta
 from kourou.errors import MalformedBodyError
 from kourou.model import properties as names
 from kourou.protocol.fastjson import loads
-from kourou.protocol.fields import parse_long
 
 CHECKPOINT_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
@@ -245,30 +243,14 @@ def re_put_count(record: CheckpointRecord) -> int:
     return max(0, min(count, 0x7FFF_FFFF))
 
 
-def checkpoint_properties(record: CheckpointRecord, log_end: int | None = None) -> dict[str, str]:
-    """Return the properties of a `ck` record, with the time of its delivery.
-
-    Args:
-        record: the checkpoint.
-        log_end: end of the commit log at the pop; None if it is not known. Java ignores it.
-    """
-    properties = {
+def checkpoint_properties(record: CheckpointRecord) -> dict[str, str]:
+    """Return the properties of a `ck` record, with the time of its delivery."""
+    return {
         names.UNIQ_KEY: f"{record.topic}@{record.queue_id}@{record.start_offset}@{record.group}@"
         f"{record.pop_time_ms}@{record.broker_name}@{CHECKPOINT_TAG}",
         names.TAGS: CHECKPOINT_TAG,
         names.TIMER_DELIVER_MS: str(record.revive_at_ms - CHECKPOINT_LEAD_MS),
     }
-    if log_end is not None:
-        properties[names.POP_LOG_END] = str(log_end)
-    return properties
-
-
-def log_end_of(properties: Mapping[str, str]) -> int | None:
-    """Return the end of the commit log at the pop; None in records of Java, or if malformed."""
-    try:
-        return parse_long(properties[names.POP_LOG_END])
-    except (KeyError, ValueError):
-        return None
 
 
 def ack_properties(record: AckRecord, revive_at_ms: int) -> dict[str, str]:
