@@ -86,6 +86,22 @@ def test_message_that_is_in_the_wheel_already_is_not_fed_again() -> None:
     run_with_broker(test, is_delivering=True)
 
 
+def test_slot_that_is_read_just_after_a_fed_message_has_all_messages() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        due_at_ms = broker.clock.now_ms() + 20_000
+        await broker.store_messages([timer_draft(broker, b"first", due_at_ms)])
+        await asyncio.sleep(15)
+        for number in range(600):  # some enter the slot in the step that begins to read it
+            draft = timer_draft(broker, b"%d" % number, due_at_ms)
+            stored = (await broker.store_messages([draft])).appended
+            broker.timers.on_own_stored("T", [fed(stored[0], due_at_ms)])
+            await asyncio.sleep(0.007)
+        await asyncio.sleep(10)
+        assert len(delivered(broker)) == 601
+
+    run_with_broker(test, is_delivering=True)
+
+
 def test_feed_that_is_full_is_forgotten_and_the_topic_is_read() -> None:
     async def test(broker: SimulatedBroker) -> None:
         due_at_ms = broker.clock.now_ms() + 2_000

@@ -183,6 +183,7 @@ class TimerIntake:
         files.log.write()  # units that a failed write left
         if self.is_behind:
             count -= self._enqueue_fed(count)
+            files.log.write()  # before a slot that has these units is read or flushed
         if self.is_behind and count > 0:
             if self._fed:
                 count = min(count, self._fed[0].queue_offset - files.queue_offset)
