@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import os
 import sys
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -52,12 +53,30 @@ def plan(key: str, reconsume_times: int, fates: int) -> int:
 
 
 class Popper:
-    """One member of a group, with the number of fates of a delivery; see `plan`."""
+    """One member of a group."""
 
-    def __init__(self, consumer: SimpleConsumer, dice: Random, fates: int) -> None:
+    def __init__(
+        self,
+        consumer: SimpleConsumer,
+        dice: Random,
+        fates: int,
+        report: Callable[[PopEvent], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Consume by `consumer`.
+
+        Args:
+            consumer: is started.
+            dice: for the sizes of pops, their invisible times, and the duration of work.
+            fates: number of fates of a delivery; see `plan`.
+            report: called with each event.
+            now_ms: the time of events.
+        """
         self._consumer = consumer
         self._dice = dice
         self._fates = fates
+        self._report = report
+        self._now_ms = now_ms
         self._numbers = itertools.count()
         self._working = asyncio.Semaphore(WORKING_MAX)
         self._works: set[asyncio.Task[None]] = set()
@@ -66,7 +85,7 @@ class Popper:
         """Consume until killed."""
         while True:
             await self._working.acquire()
-            asked_ms = now_ms()
+            asked_ms = self._now_ms()
             try:
                 messages = await self._consumer.receive(
                     self._dice.randint(1, 32),
@@ -82,6 +101,14 @@ class Popper:
             work = asyncio.create_task(self._work(numbered))
             self._works.add(work)
             work.add_done_callback(self._worked)
+
+    async def abandon(self) -> None:
+        """End all work at once, like a killed process."""
+        works = list(self._works)
+        for work in works:
+            work.remove_done_callback(self._worked)
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
 
     def _worked(self, work: asyncio.Task[None]) -> None:
         self._works.discard(work)
@@ -102,11 +129,11 @@ class Popper:
             offset=message.queue_offset if receipt.offset is None else receipt.offset,
             reconsume_times=message.reconsume_times,
             asked_ms=asked_ms,
-            came_ms=now_ms(),
+            came_ms=self._now_ms(),
             popped_ms=receipt.pop_time_ms,
             visible_at_ms=receipt.pop_time_ms + receipt.invisible_ms,
         )
-        report(event)
+        self._report(event)
 
     async def _work(self, messages: dict[int, PoppedMessage]) -> None:
         """Settle the messages of one receive, each as its key decides."""
@@ -132,7 +159,7 @@ class Popper:
     async def _ack(self, messages: dict[int, PoppedMessage]) -> None:
         """Acknowledge messages, again and again until they are visible to others."""
         for number in messages:
-            report(Begun(number, True, now_ms()))
+            self._report(Begun(number, True, self._now_ms()))
         ends_at_s = min(message.visible_at_s for message in messages.values())
         loop = asyncio.get_running_loop()
         while True:
@@ -148,13 +175,13 @@ class Popper:
                 await asyncio.sleep(0.1)
                 continue
             for number in messages:
-                report(Answered(number, now_ms(), 0))
+                self._report(Answered(number, self._now_ms(), 0))
             return
 
     async def _change(
         self, number: int, message: PoppedMessage, invisible_ms: int, *, then_ack: bool
     ) -> None:
-        report(Begun(number, False, now_ms()))
+        self._report(Begun(number, False, self._now_ms()))
         try:
             await self._consumer.change_invisible(message, invisible_ms)
         except KourouError:
@@ -162,7 +189,7 @@ class Popper:
         else:
             receipt = message.receipt
             visible_at_ms = receipt.pop_time_ms + receipt.invisible_ms
-            report(Answered(number, now_ms(), visible_at_ms))
+            self._report(Answered(number, self._now_ms(), visible_at_ms))
         if then_ack:
             await asyncio.sleep(self._dice.uniform(0, invisible_ms / 2_000))
             await self._ack({number: message})
@@ -185,7 +212,7 @@ async def main(namesrv: str, group: str, name: str) -> None:
     async with SimpleConsumer(group, namesrv, config=config) as consumer:
         consumer.subscribe(POP_TOPICS[group], sql=POP_FILTERS.get(group))
         fates = ORDERED_FATES if is_ordered else FATES
-        await Popper(consumer, Random(name), fates).run()
+        await Popper(consumer, Random(name), fates, report, now_ms).run()
 
 
 if __name__ == "__main__":
