@@ -12,7 +12,7 @@ from kourou.errors import StoreReadOnlyError
 from kourou.metrics import Sample
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.popping.receipt_handles import decode_receipt_handle
+from kourou.protocol.popping.receipt_handles import ReceiptHandle, decode_receipt_handle
 from kourou.protocol.popping.topic_names import revive_topic
 from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 from tests.broker.popping.pop_rig import GROUP, TOPIC, Got, PopRig, batch_of, changed_handle
@@ -166,6 +166,21 @@ def test_forged_handle_is_answered_like_by_java_and_harms_nothing(
         assert (await rig.pop()).bodies == ([] if is_issued else [b"0"])
 
     run_with_broker(test, is_delivering=True)
+
+
+@pytest.mark.parametrize(("broker_name", "stored"), [("earlier", 1), ("x\x02REAL_TOPIC\x01T", 0)])
+def test_unknown_handle_is_stored_before_the_recovery_only_if_it_names_a_broker(
+    broker_name: str, stored: int
+) -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await put(rig, 1)
+        now_ms = broker.clock.now_ms()
+        handle = ReceiptHandle(0, now_ms - 1_000, 60_000, 0, "0", broker_name, 0, 0)
+        assert (await rig.ack(handle.encode(), 0, queue_id=0)).code == 0
+        assert revive_records(broker) == stored
+
+    run_with_broker(test)
 
 
 def test_malformed_handle_is_refused() -> None:

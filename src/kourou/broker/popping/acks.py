@@ -141,14 +141,17 @@ class AckHandlers:
         """
         revive_at_ms = self._in_flight.revive_at_ms(key)
         if revive_at_ms is None:
-            return issued if self._may_be_valid(issued) else None
+            return issued if self._may_be_valid(key, issued) else None
         if not self._in_flight.is_in_flight(key, offset) or not self._is_queue(issued[0]):
             return None
         return issued[0], revive_at_ms
 
-    def _may_be_valid(self, issued: tuple[int, int]) -> bool:
-        """Return whether a handle that is not known may be one from before the start."""
-        if self._recovery.is_complete:
+    def _may_be_valid(self, key: CheckpointKey, issued: tuple[int, int]) -> bool:
+        """Return whether a handle that is not known may be one from before the start.
+
+        The broker name of the handle becomes part of the ack's properties, so it must be a name.
+        """
+        if self._recovery.is_complete or not key.broker_name.isprintable():
             return False
         revive_queue, revive_at_ms = issued
         longest_ms = self._context.live_config.current.timer.timer_max_delay_sec * 1000
@@ -217,7 +220,7 @@ class AckHandlers:
         if revive_at_ms is not None and self._is_queue(ack.revive_queue_id):
             place = (ack.revive_queue_id, revive_at_ms)
             offsets = [one for one in self._in_flight.unacked(key) if low <= one <= high]
-        elif self._may_be_valid(place):
+        elif self._may_be_valid(key, place):
             first = max(low, ack.start_offset)
             offsets = list(range(first, min(high + 1, first + UNKNOWN_SPAN_MAX)))
         else:
