@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kourou.model.host import Host
@@ -231,6 +231,7 @@ def indexed(log: CommitLog, hashes: KeyHashes) -> tuple[list[Entry], int]:
 
 @settings(max_examples=60)
 @given(st.lists(DRAFTS, min_size=1, max_size=8), st.integers(1, 8))
+@example([record_of("T", b"KEYS\x01order-0\x02UNIQ_KEY\x01\x02TAGS\x01TagA\x02")], 1)
 def test_entries_of_a_log_equal_javas(records: list[RecordDraft], repeated: int) -> None:
     log, expected = written(records + records[:repeated])
     hashes = KeyHashes()

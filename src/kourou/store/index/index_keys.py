@@ -211,9 +211,10 @@ class KeyHashes:
         return KeyEntries(_hashes_of(bases, texts), offsets, times, *span), number
 
     def _id_column(self, bases: Sequence[int], records: KeyTexts) -> array[int] | None:
-        """Return the hash of each id; None if one is too long or not ASCII."""
+        """Return the hash of each id; None if one is missing, too long or not ASCII."""
         if records.other_ids:
-            return _key_column(bases, records.other_ids)
+            is_missing = "" in records.other_ids
+            return None if is_missing else _key_column(bases, records.other_ids)
         number, parts = len(records), records.ids
         if all(head for _, head, _ in parts):
             texts = b"".join([tails for _, _, tails in parts])
