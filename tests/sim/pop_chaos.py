@@ -62,7 +62,7 @@ STORE: Final = StoreConfig(
 
 @dataclass
 class Findings:
-    """What a run has shown; all lists must be empty.
+    """Results of a run; nothing may be lost, wrong or revived twice.
 
     Attributes:
         lost: messages that no member has acknowledged.

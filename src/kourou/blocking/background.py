@@ -63,15 +63,17 @@ class BackgroundLoop:
         """
         loop = self._ensure_running()
         waiting = _Call(call)
-        self._calls.append(waiting)
-        # One system call wakes the loop for all calls that are queued before it runs. The loop
-        # clears the flag before it reads the queue, so no call is missed.
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            loop.call_soon_threadsafe(self._begin_calls)
         try:
+            self._calls.append(waiting)
+            # One system call wakes the loop for all calls that are queued before it runs. The loop
+            # clears the flag before it reads the queue, so no call is missed.
+            if not self._is_scheduled:
+                self._is_scheduled = True
+                loop.call_soon_threadsafe(self._begin_calls)
             waiting.wait()
         except BaseException:
+            # Ctrl-C may have come after the flag was set, and before the loop was woken.
+            loop.call_soon_threadsafe(self._begin_calls)
             if not waiting.is_ended:
                 loop.call_soon_threadsafe(waiting.cancel)
                 waiting.wait()
@@ -153,9 +155,15 @@ class _Call(Generic[R]):
         self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
-        """Cancel the coroutine; `wait` returns only after it has ended. Called in the loop."""
+        """Cancel the coroutine; `wait` returns only after it has ended. Called in the loop.
+
+        All queued calls have begun: one that has not was interrupted before it was queued.
+        """
         if self._task is not None:
             self._task.cancel()
+        elif not self.is_ended:
+            self.is_ended = True
+            self._ended.release()
 
     def wait(self) -> None:
         """Block until the coroutine has ended."""
