@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kourou.client.pop_result import PoppedMessage, PopResult, read_pop_result
+from kourou.client.pop_result import PoppedMessage, PopResult, popped_offset, read_pop_result
 from kourou.model.namespace import with_namespace
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import RequestCode
@@ -132,7 +132,7 @@ async def ack(
         topic=_stored_topic(pool, group, message),
         queue_id=receipt.queue_id,
         extra_info=receipt.encode(),
-        offset=_offset_of(message),
+        offset=popped_offset(message),
     )
     command = request(RequestCode.ACK_MESSAGE, header)
     raise_for_response(await pool.request(address, command, timeout_s))
@@ -165,7 +165,7 @@ async def change_invisible(
 
     Without `is_counted`, the redelivery does not count, if the broker is RocketMQ 5.5 or Kourou.
     """
-    receipt, offset = message.receipt, _offset_of(message)
+    receipt, offset = message.receipt, popped_offset(message)
     header = ChangeInvisibleTimeRequestHeader(
         consumer_group=group,
         topic=_stored_topic(pool, group, message),
@@ -228,8 +228,7 @@ def acks_by_broker(
             key = message.topic, checkpoint._replace(offset=None, commit_log_offset=None)
             bits = bits_by_key.setdefault(key, [0])
             batched = by_broker.setdefault(checkpoint.broker_name, BrokerAcks([], [])).messages
-        offset = checkpoint.offset
-        at = (message.queue_offset if offset is None else offset) - start
+        at = popped_offset(message) - start
         if 0 <= at < _SPREAD_MAX:
             bits[0] |= 1 << at
             batched.append(message)
@@ -271,11 +270,6 @@ def _batch_ack(checkpoint: ReceiptHandle, topic: str, group: str, bits: int) -> 
         checkpoint.invisible_ms,
         bits.to_bytes((bits.bit_length() + 7) // 8, "little"),
     )
-
-
-def _offset_of(message: PoppedMessage) -> int:
-    offset = message.receipt.offset
-    return message.queue_offset if offset is None else offset
 
 
 def _stored_topic(pool: ConnectionPool, group: str, message: PoppedMessage) -> str:

@@ -64,6 +64,12 @@ class PoppedMessage(MessageExt):
         return None, {**fields, "receipt": self.receipt, "visible_at_s": self.visible_at_s}
 
 
+def popped_offset(message: PoppedMessage) -> int:
+    """Return the offset of `receipt` without building one."""
+    offset = message.checkpoint.offset
+    return message.queue_offset if offset is None else offset
+
+
 class UnreadablePop(NamedTuple):
     """A popped message whose body cannot be decoded.
 

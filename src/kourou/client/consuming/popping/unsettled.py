@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kourou.client.calls_pop import ALL_QUEUES
-from kourou.client.pop_result import PoppedMessage
+from kourou.client.pop_result import PoppedMessage, popped_offset
 from kourou.model.queue import MessageQueue
-from kourou.protocol.popping.receipt_handles import ReceiptHandle
 from kourou.protocol.running_info import PopProcessQueueInfo
 
-_Key = tuple[str, int, int | None]
+_Key = tuple[str, int, int]
 """Kind of the topic, queue id and queue offset of a message."""
 
 _PRUNED_MIN: Final = 1_024
@@ -69,21 +68,21 @@ class UnsettledMessages:
         source.last_pop_at_ms = now_ms
         visible_at_s = source.visible_at_s
         for message in messages:
-            visible_at_s[_key(message.receipt)] = message.visible_at_s
+            visible_at_s[_key(message)] = message.visible_at_s
         if len(visible_at_s) > source.prune_at:
             source.prune(now_s)
 
     def settled(self, message: PoppedMessage) -> None:
         """Remove a message that is acknowledged or stored as a dead letter."""
-        source = self._sources.get((message.topic, message.receipt.broker_name))
+        source = self._sources.get((message.topic, message.checkpoint.broker_name))
         if source is not None:
-            source.visible_at_s.pop(_key(message.receipt), None)
+            source.visible_at_s.pop(_key(message), None)
 
     def changed(self, message: PoppedMessage) -> None:
         """Note the new time at which a message becomes visible again."""
-        source = self._sources.get((message.topic, message.receipt.broker_name))
+        source = self._sources.get((message.topic, message.checkpoint.broker_name))
         if source is not None:
-            key = _key(message.receipt)
+            key = _key(message)
             if key in source.visible_at_s:
                 source.visible_at_s[key] = message.visible_at_s
 
@@ -109,5 +108,7 @@ class UnsettledMessages:
         return infos
 
 
-def _key(receipt: ReceiptHandle) -> _Key:
-    return receipt.kind, receipt.queue_id, receipt.offset
+def _key(message: PoppedMessage) -> _Key:
+    # Without its receipt, which is built when it is read: this runs twice for each message.
+    checkpoint = message.checkpoint
+    return checkpoint.kind, checkpoint.queue_id, popped_offset(message)
