@@ -76,18 +76,24 @@ def find_java_checkpoints(reader: StoreReader, age_ms: int) -> list[JavaCheckpoi
     end = reader.max_offset(TIMER_TOPIC, 0)
     last_at_ms = reader.store_time(TIMER_TOPIC, 0, end - 1) if end else -1
     first = reader.offset_by_time(TIMER_TOPIC, 0, last_at_ms - age_ms)
-    return list(_checkpoints(reader, first, end))
+    records = queue_records(reader, TIMER_TOPIC, 0, first)
+    return [found for one in records if (found := java_checkpoint_of(*one)) is not None]
 
 
-def _checkpoints(reader: StoreReader, first: int, end: int) -> Iterator[JavaCheckpoint]:
-    for offset in range(first, end):
-        entry = reader.entry(TIMER_TOPIC, 0, offset)
+def queue_records(
+    reader: StoreReader, topic: str, queue_id: int, first: int
+) -> Iterator[tuple[RecordHeader, bytes]]:
+    """Yield the records of a queue from an offset on, without damaged ones; may wait.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    start = max(first, reader.min_offset(topic, queue_id))
+    for offset in range(start, reader.max_offset(topic, queue_id)):
+        entry = reader.entry(topic, queue_id, offset)
         record = None if entry is None else reader.read_record(entry.physical_offset)
-        if record is None:
-            continue  # damaged
-        found = java_checkpoint_of(read_record(record, check_crc=False), record)
-        if found is not None:
-            yield found
+        if record is not None:
+            yield read_record(record, check_crc=False), record
 
 
 def java_checkpoint_of(header: RecordHeader, buffer: bytes) -> JavaCheckpoint | None:

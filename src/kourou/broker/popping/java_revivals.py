@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, checkpoint_of
+from kourou.broker.popping.java_checkpoints import queue_records
 from kourou.errors import MalformedBodyError, MalformedMessageError
 from kourou.model.properties import ORIGIN_GROUP, POP_LOG_END, TAGS, UNIQ_KEY, decode_properties
 from kourou.model.topic import is_retry_topic
@@ -72,7 +73,7 @@ def find_java_revivals(
     """
     due: list[_Due] = []
     for (topic, queue_id), offset in next_offsets.items():
-        records = _records(reader, topic, queue_id, offset)
+        records = queue_records(reader, topic, queue_id, offset)
         due += _java_checkpoints(records, broker_name, is_java_last=is_java_last)
     if not due:
         return {}
@@ -146,7 +147,7 @@ class _Revived:
             found = self._by_topic[topic] = defaultdict(list)
             for queue_id in self._queues.get(topic, ()):
                 first = self._reader.offset_by_time(topic, queue_id, self._since_ms)
-                for header, record in _records(self._reader, topic, queue_id, first):
+                for header, record in queue_records(self._reader, topic, queue_id, first):
                     properties = decode_properties(header.properties(record))
                     group, unique_id = properties.get(ORIGIN_GROUP), properties.get(UNIQ_KEY)
                     if group is not None and unique_id is not None:
@@ -174,15 +175,3 @@ def _java_checkpoints(
         except (MalformedBodyError, MalformedMessageError):
             continue  # the revive loop logs it
         yield _Due(checkpoint, header.physical_offset, header.store_at_ms)
-
-
-def _records(
-    reader: StoreReader, topic: str, queue_id: int, first: int
-) -> Iterator[tuple[RecordHeader, bytes]]:
-    """Yield the records of a queue from an offset on, without damaged ones."""
-    start = max(first, reader.min_offset(topic, queue_id))
-    for offset in range(start, reader.max_offset(topic, queue_id)):
-        entry = reader.entry(topic, queue_id, offset)
-        record = None if entry is None else reader.read_record(entry.physical_offset)
-        if record is not None:
-            yield read_record(record, check_crc=False), record

@@ -10,7 +10,7 @@ from typing import Final
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint
-from kourou.broker.popping.revive_puts import RevivePuts
+from kourou.broker.popping.revive_puts import RevivePuts, revive_draft
 from kourou.broker.popping.revive_templates import PlainCheckpoint, ReviveTemplates, ReviveText
 from kourou.broker.timer.timer_intake import FedMessage
 from kourou.broker.timer.timers import Timers
@@ -166,19 +166,8 @@ class ReviveLog:
         self, body: bytes, properties: dict[str, str], queue_id: int, now_ms: int
     ) -> RecordDraft:
         placed = self._placement.place(self.topic, queue_id, properties, now_ms)
-        return RecordDraft(
-            topic=placed.topic.encode(),
-            queue_id=placed.queue_id,
-            flag=0,
-            sys_flag=0,
-            born_at_ms=now_ms,
-            born_host=self._host,
-            store_host=self._host,
-            reconsume_times=0,
-            prepared_transaction_offset=0,
-            body=body,
-            properties=encode_properties(properties),
-        )
+        place = (placed.topic.encode(), placed.queue_id)
+        return revive_draft(place, body, encode_properties(properties), self._host, now_ms)
 
 
 def log_end_of(properties: Mapping[str, str]) -> int | None:

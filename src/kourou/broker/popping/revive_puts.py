@@ -135,7 +135,10 @@ class RevivePuts:
         left = self._append_run(added)
         now_ms = self._clock.now_ms()
         for texts, done in added[len(added) - left :] if left else ():
-            drafts = [self._draft(text, now_ms) for text in texts]
+            drafts = [
+                revive_draft(_QUEUE, text.body, text.properties, self._host, now_ms)
+                for text in texts
+            ]
             self._commit.put(drafts, now_ms, done, answers_late=False)
 
     def _append_run(self, added: Puts) -> int:
@@ -183,20 +186,25 @@ class RevivePuts:
             self._commit.commit_appended(waiter)
         return len(added) - number
 
-    def _draft(self, text: ReviveText, now_ms: int) -> RecordDraft:
-        return RecordDraft(
-            topic=_TOPIC,
-            queue_id=0,
-            flag=0,
-            sys_flag=0,
-            born_at_ms=now_ms,
-            born_host=self._host,
-            store_host=self._host,
-            reconsume_times=0,
-            prepared_transaction_offset=0,
-            body=text.body,
-            properties=text.properties,
-        )
+
+def revive_draft(
+    place: tuple[bytes, int], body: bytes, properties: bytes, host: Host, now_ms: int
+) -> RecordDraft:
+    """Return the message of a checkpoint or an ack; `place` is the topic and queue it is put in."""
+    topic, queue_id = place
+    return RecordDraft(
+        topic=topic,
+        queue_id=queue_id,
+        flag=0,
+        sys_flag=0,
+        born_at_ms=now_ms,
+        born_host=host,
+        store_host=host,
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=body,
+        properties=properties,
+    )
 
 
 def _size(texts: Sequence[ReviveText]) -> int:
