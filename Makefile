@@ -101,7 +101,7 @@ interop: $(READY) ## test with Java, Go and Node clients, mqadmin and the Java b
 	$(BIN)/pytest tests/interop -p no:randomly
 
 lock: pyproject.toml ## regenerate requirements.lock (needs uv)
-	uv pip compile --quiet pyproject.toml --extra spark --extra java --extra fast --extra server --group test --group lint --group demo \
+	uv pip compile --quiet pyproject.toml --extra spark --extra java --extra fast --extra server --extra proxy --group test --group lint --group demo \
 	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
 
 clean: ## remove all files that the targets create
