@@ -1,4 +1,4 @@
-"""Contract of the networks: TCP on asyncio and uvloop, and MemoryNetwork."""
+"""Contract of the networks: TCP on asyncio and uvloop, within the process, and MemoryNetwork."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any, Self, TypeVar
 import pytest
 
 from kourou.errors import AddressInUseError, ConnectFailedError
-from kourou.remoting.network import Listener, Network, TcpNetwork
+from kourou.remoting.admission import Admission
+from kourou.remoting.loopback import LoopbackNetwork
+from kourou.remoting.network import Address, Listener, Network, ProtocolFactory, TcpNetwork
 from kourou.testing.loop import run_virtual
 from kourou.testing.network import MemoryNetwork
 from kourou.testing.raw_client import RawClient
@@ -19,8 +21,36 @@ T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, T]], T]
 Worlds = tuple[Callable[[], Network], Run[Any]]
 
+
+class Listening(LoopbackNetwork):
+    """A loopback network that knows the servers that listen through it."""
+
+    def __init__(self) -> None:
+        self._listening: dict[Address, ProtocolFactory] = {}
+        super().__init__(TcpNetwork(), self._listening, ("127.0.0.1", 1))
+
+    async def listen(
+        self, address: Address, factory: ProtocolFactory, *, admission: Admission | None = None
+    ) -> Listener:
+        listener = await super().listen(address, factory, admission=admission)
+        self._listening[listener.address] = factory
+        return LoopbackListener(listener, self._listening)
+
+
+class LoopbackListener:
+    def __init__(self, listener: Listener, listening: dict[Address, ProtocolFactory]) -> None:
+        self._listener = listener
+        self._listening = listening
+        self.address = listener.address
+
+    def close(self) -> None:
+        self._listening.pop(self.address, None)
+        self._listener.close()
+
+
 WORLDS: dict[str, Worlds] = {
     "memory": (lambda: MemoryNetwork(seed=5), run_virtual),
+    "process": (Listening, asyncio.run),
     "tcp": (TcpNetwork, asyncio.run),
 }
 try:
