@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -114,6 +115,25 @@ def test_a_delay_level_takes_precedence_over_a_delivery_time() -> None:
         assert (await bench.send(b"x", both)).code == 0
         (stored,) = bench.stored("SCHEDULE_TOPIC_XXXX", 2)
         assert not [name for name in stored.properties if name.startswith("TIMER")]
+
+    run_sends(test)
+
+
+@pytest.mark.parametrize("delay_ms", range(1, 12))
+def test_a_message_that_becomes_due_while_it_is_stored_is_not_stored_too_early(
+    delay_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(bench: SendRig) -> None:
+        clock = bench.broker.clock
+        ticks = itertools.count(clock.now_ms())
+        due_ms = clock.now_ms() + delay_ms
+        monkeypatch.setattr(clock, "now_ms", lambda: next(ticks))  # a millisecond a reading
+
+        assert (await bench.send(b"x", f"TIMER_DELIVER_MS\x01{due_ms}\x02")).code == 0
+
+        stored = bench.stored() or bench.stored("rmq_sys_wheel_timer")
+        assert len(stored) == 1
+        assert stored[0].topic == "rmq_sys_wheel_timer" or stored[0].store_at_ms >= due_ms
 
     run_sends(test)
 

@@ -229,7 +229,7 @@ class SendHandlers:
             RemoteSystemError: the broker has reached its limit of topics.
         """
         copy = replace(send, properties=dict(send.properties))  # a delay adds to them
-        self._drafts(request, copy, request.connection.local_address)
+        self._drafts(request, copy, request.connection.local_address, self._clock.now_ms())
         self._checks.create_topic(send.topic, request.remote_address[0])
 
     def _is_to_be_verified(self, send: _Send) -> bool:
@@ -299,12 +299,18 @@ class SendHandlers:
             self._stats.on_put_failed()
             reply(self._answers.refused(command, result.status, result.reason))
 
-        drafts = self._drafts(request, send, store_host)
+        drafts = self._drafts(request, send, store_host, now_ms)
         handle = self._timers.handle(drafts[0].topic, send.properties)
         self._commit.put(drafts, now_ms, done, owner=request.connection, wait_for_sync=waits)
 
-    def _drafts(self, request: Request, send: _Send, store_host: Host) -> list[RecordDraft]:
-        """Return the records of the message, or of the batch's messages; all are for one queue."""
+    def _drafts(
+        self, request: Request, send: _Send, store_host: Host, now_ms: int
+    ) -> list[RecordDraft]:
+        """Return the records of the message, or of the batch's messages; all are for one queue.
+
+        `now_ms` is their store time. By a later time, a scheduled message could be due that its
+        record says is not.
+        """
         draft = partial(
             draft_of, header=send.header, born_host=request.remote_address, store_host=store_host
         )
@@ -321,7 +327,6 @@ class SendHandlers:
             levels = len(self._config.current.delay_levels_ms)
             placement = choose_placement(name, send.queue_id, properties, levels)
             if has_timer(properties):
-                now_ms = self._clock.now_ms()
                 placement = self._timers.place(name, send.queue_id, properties, now_ms)
         waits = placement.topic != name
         text = stored_properties(send.properties, copied=send.is_copy, waits=waits)
