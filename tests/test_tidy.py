@@ -28,6 +28,7 @@ SHARDS = {
     "kourou.pipelines.stream_metrics": "pure, beside the queries that it measures",
     "kourou.properties_file": "a file format",
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",
+    "kourou.spark.class_archive": "needs no Spark, as its test, and knows files that Java owns",
     "kourou.spark.duplicates": "a public function, which the package imports on first use",
     "kourou.spark.option_listing": "a public function, likewise",
 }
