@@ -25,7 +25,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(len(os.sched_getaffinity(0
 SEED ?= 1
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup demo demo-fast test test-spark test-pyspark check fuzz soak torture format docs bench interop lock clean
+.PHONY: help setup demo demo-fast test test-spark test-pyspark check fuzz soak torture format docs proto bench interop lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -93,6 +93,9 @@ format: $(READY) ## format the source and apply automatic lint fixes
 docs: $(READY) ## generate docs/configuration.md, and the options of docs/spark.md, from the source
 	$(BIN)/python -m tests.configuration_page
 	$(BIN)/python -m tests.spark_options_page
+
+proto: $(READY) ## generate descriptors and stubs of the proxy's messages from src/kourou/proxy/pb/protos
+	$(BIN)/python -m tests.proxy_messages
 
 bench: $(READY) ## run the short benchmarks: both installs, and the Java broker if Maven is installed; needs Go (10 minutes)
 	$(BIN)/python -m bench

@@ -1,0 +1,1 @@
+"""gRPC proxy: serves RocketMQ's 5.x clients."""
