@@ -19,7 +19,6 @@ HAND_INLINED = "fast_send.py"  # exception: one long loop, inlined by hand for s
 ONE_TREE = "errors.py"  # exception: all error classes in one module, to register their codes
 SHARD_CODE_LINES = 60  # a module below, with one importer, needs a reason
 SHARDS = {
-    "kourou.auth.signature": "servers will verify what clients sign",
     "kourou.broker.transactions.transaction_config": "a section of the configuration, as timers'",
     "kourou.client.consuming.membership.mode_changes": "pure, with a state machine of its own",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
@@ -27,6 +26,7 @@ SHARDS = {
     "kourou.pipelines.ledger_parquet": "a destination for producers, which do not have Spark",
     "kourou.pipelines.stream_metrics": "pure, beside the queries that it measures",
     "kourou.properties_file": "a file format",
+    "kourou.proxy.pb.wire": "base of the generated stubs",
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",
     "kourou.spark.class_archive": "needs no Spark, as its test, and knows files that Java owns",
     "kourou.spark.duplicates": "a public function, which the package imports on first use",

@@ -161,6 +161,18 @@ class JobFailedError(KourouError):
     """A Spark job failed for a reason that is not an error of Kourou, such as a lost executor."""
 
 
+class CallRefusedError(UsageError):
+    """The proxy refuses a gRPC call.
+
+    Attributes:
+        code: the status code that the client receives, such as 40002 (ILLEGAL_TOPIC).
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 class ProtocolError(KourouError):
     """The peer sent bytes that violate the protocol; the connection must be closed."""
 

@@ -58,3 +58,12 @@ def _sorted_names(names: Iterable[str]) -> list[str]:
     if "".join(names).isascii():
         return sorted(names)
     return sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+
+
+def date_time_signature(date_time: str, secret_key: str) -> bytes:
+    """Return the signature of a gRPC call, HMAC-SHA1 of the text of its header `x-mq-date-time`.
+
+    Raises:
+        UnicodeEncodeError: a value is not valid Unicode text (a lone surrogate).
+    """
+    return hmac.digest(secret_key.encode(), date_time.encode(), "sha1")

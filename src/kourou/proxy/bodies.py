@@ -1,0 +1,122 @@
+"""Encodings of bodies for the languages of clients.
+
+Bodies that a remoting producer compressed are stored as zlib, LZ4 or zstd streams, those of a gRPC
+producer as sent. gRPC names all of them GZIP, and clients recognize the format by its first bytes.
+Not every client knows every format: a body in a format that the client cannot read is decompressed
+here and sent as IDENTITY.
+
+Source: GrpcConverter.java, apache/rocketmq 5.5.0; the clients of apache/rocketmq-clients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from enum import Enum
+from typing import Final, NamedTuple
+
+from kourou.errors import CodecMissingError, MalformedMessageError
+from kourou.model import sysflag
+from kourou.protocol.codes import LanguageCode
+from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, CompressionType, decompress
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import Encoding
+
+
+class BodyFormat(Enum):
+    """Format of a compressed body; the value is its first bytes."""
+
+    GZIP = b"\x1f\x8b"
+    ZLIB = b"\x78"
+    LZ4 = b"\x04\x22\x4d\x18"
+    ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+_ALL: Final = frozenset(BodyFormat)
+_READABLE: Final = {
+    LanguageCode.JAVA: _ALL,
+    LanguageCode.GO: _ALL,
+    LanguageCode.PYTHON: frozenset({BodyFormat.GZIP, BodyFormat.ZLIB}),
+    LanguageCode.DOTNET: frozenset({BodyFormat.GZIP, BodyFormat.ZLIB}),
+    LanguageCode.CPP: frozenset({BodyFormat.ZLIB}),
+    LanguageCode.NODE_JS: frozenset({BodyFormat.GZIP}),
+    LanguageCode.HTTP: frozenset({BodyFormat.GZIP}),  # the official client of Node
+}
+"""Formats that the official client of a language decompresses; others decompress nothing."""
+
+_BY_TYPE: Final = {
+    BodyFormat.ZLIB: CompressionType.ZLIB,
+    BodyFormat.LZ4: CompressionType.LZ4,
+    BodyFormat.ZSTD: CompressionType.ZSTD,
+}
+_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
+
+
+class EncodedBody(NamedTuple):
+    """A body as a client receives it."""
+
+    body: bytes
+    encoding: Encoding
+    digest: v2.Digest
+
+
+def encoded_body(
+    body: bytes,
+    sys_flag: int,
+    language: LanguageCode | None,
+    size_max: int = DECOMPRESSED_SIZE_MAX,
+) -> EncodedBody:
+    """Return the body of a stored message for a client.
+
+    A body that cannot be decompressed here, or not within the limit, is sent as stored: the client
+    then reports it.
+
+    Args:
+        body: as stored.
+        sys_flag: that of the message, as stored.
+        language: of the client; None if unknown.
+        size_max: limit of the decompressed size in bytes.
+    """
+    if not sys_flag & sysflag.COMPRESSED:
+        return EncodedBody(body, Encoding.IDENTITY, _digest(body))
+    stored_as = _format(body)
+    readable = frozenset() if language is None else _READABLE.get(language, frozenset())
+    if stored_as not in readable:
+        try:
+            plain = _decompressed(body, stored_as, sys_flag, size_max)
+        except (MalformedMessageError, CodecMissingError):
+            pass
+        else:
+            return EncodedBody(plain, Encoding.IDENTITY, _digest(plain))
+    return EncodedBody(body, Encoding.GZIP, _digest(body))
+
+
+def _format(body: bytes) -> BodyFormat | None:
+    return next((one for one in BodyFormat if body.startswith(one.value)), None)
+
+
+def _decompressed(body: bytes, stored_as: BodyFormat | None, sys_flag: int, size_max: int) -> bytes:
+    """Return the decompressed body.
+
+    Raises:
+        MalformedMessageError: the stream is corrupt or decompresses to more than `size_max` bytes.
+        CodecMissingError: the package for the format is not installed.
+    """
+    if stored_as is not BodyFormat.GZIP:
+        kind = None if stored_as is None else _BY_TYPE[stored_as]
+        return decompress(body, sys_flag if kind is None else kind.sys_flag, size_max=size_max)
+    decompressor = zlib.decompressobj(_GZIP_BITS)
+    try:
+        plain = decompressor.decompress(body, size_max + 1)
+    except zlib.error as error:
+        raise MalformedMessageError(f"the body is not a valid gzip stream: {error}") from None
+    if len(plain) > size_max or not decompressor.eof:
+        raise MalformedMessageError(
+            f"the body is truncated, or decompresses to more than {size_max} bytes"
+        )
+    return plain
+
+
+def _digest(body: bytes) -> v2.Digest:
+    checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    return v2.Digest(type=v2.DigestType.MD5, checksum=checksum)

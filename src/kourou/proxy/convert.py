@@ -1,0 +1,185 @@
+"""Conversion between messages of gRPC and those of the broker.
+
+Source: SendMessageActivity.java, GrpcConverter.java, TopicMessageType.java, apache/rocketmq 5.5.0,
+and recorded calls.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kourou.broker.message_type import message_type
+from kourou.model import properties as names
+from kourou.model import sysflag
+from kourou.model.message import MessageExt
+from kourou.model.namespace import namespace_of, without_namespace
+from kourou.protocol.codes import LanguageCode
+from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX
+from kourou.proxy.bodies import encoded_body
+from kourou.proxy.checks import is_blank
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import Encoding, MessageType
+from kourou.proxy.times import duration_ms, is_timestamp, timestamp, timestamp_ms
+
+LITE: Final = "LITE"
+NORMAL: Final = "NORMAL"
+_WIRE_TYPES: Final = MessageType.__members__
+_NUMBER_DIGITS_MAX: Final = 18
+_PRIORITY_DIGITS_MAX: Final = 9
+_INT32_MAX: Final = 2**31 - 1
+
+
+class SentMessage(NamedTuple):
+    """A message to send, as brokers take it.
+
+    Attributes:
+        topic: the destination.
+        body: as sent; compressed if `sys_flag` says so.
+        properties: user and system properties.
+        sys_flag: bits of `kourou.model.sysflag`.
+        born_at_ms: epoch milliseconds by the client's clock.
+    """
+
+    topic: str
+    body: bytes
+    properties: dict[str, str]
+    sys_flag: int
+    born_at_ms: int
+
+
+def sent_message(message: v2.Message, remote_host: str, now_ms: int) -> SentMessage:
+    """Return the message of a checked send.
+
+    Args:
+        message: as checked by `kourou.proxy.checks.check_message`.
+        remote_host: the client's address, for a message that names no born host.
+        now_ms: time of the send, for a message without a valid born time.
+    """
+    system = message.system_properties
+    sys_flag = sysflag.COMPRESSED if system.body_encoding == Encoding.GZIP else 0
+    properties = dict(message.user_properties)
+    if system.message_type == MessageType.TRANSACTION:
+        sys_flag |= sysflag.TRANSACTION_PREPARED
+        properties[names.TRAN_MSG] = "true"
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            seconds = duration_ms(system.orphaned_transaction_recovery_duration) // 1_000
+            properties[names.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(seconds)
+    if system.HasField("delivery_timestamp"):
+        properties[names.TIMER_DELIVER_MS] = str(timestamp_ms(system.delivery_timestamp))
+    if system.HasField("priority"):
+        properties[names.PRIORITY] = str(system.priority)
+    born_at_ms = now_ms
+    if is_timestamp(system.born_timestamp):
+        born_at_ms = timestamp_ms(system.born_timestamp)
+        properties[names.BORN_TIMESTAMP] = str(born_at_ms)
+    texts = {
+        names.TAGS: system.tag,
+        names.KEYS: " ".join(system.keys),
+        names.UNIQ_KEY: system.message_id,
+        names.RECONSUME_TIME: str(system.delivery_attempt),
+        names.PGROUP: message.topic.name,  # transaction checks find their producers by it
+        names.SHARDING_KEY: system.message_group,
+        names.LITE_TOPIC: system.lite_topic,
+        names.TRACE_CONTEXT: system.trace_context,
+        names.BORN_HOST: remote_host if is_blank(system.born_host) else system.born_host,
+    }
+    properties |= {name: text for name, text in texts.items() if text}
+    return SentMessage(message.topic.name, message.body, properties, sys_flag, born_at_ms)
+
+
+def type_of(properties: dict[str, str]) -> str:
+    """Return the type of a message with these properties, as topics name it: `FIFO`."""
+    kind = message_type(properties).upper()
+    return LITE if kind == NORMAL and names.LITE_TOPIC in properties else kind
+
+
+def resource(name: str) -> v2.Resource:
+    """Return a topic or group, with its namespace apart."""
+    namespace = namespace_of(name)
+    return v2.Resource(resource_namespace=namespace, name=without_namespace(namespace, name))
+
+
+def received_message(
+    message: MessageExt,
+    receipt_handle: str | None,
+    language: LanguageCode | None,
+    now_ms: int,
+    body_bytes_max: int = DECOMPRESSED_SIZE_MAX,
+) -> v2.Message:
+    """Return a stored message for a client.
+
+    Args:
+        message: with the body as stored, which may be compressed.
+        receipt_handle: identifies the delivery; None if it was not popped.
+        language: of the client.
+        now_ms: epoch milliseconds.
+        body_bytes_max: limit of a body that is decompressed for the client.
+    """
+    properties = message.properties
+    encoded = encoded_body(message.body, message.sys_flag, language, body_bytes_max)
+    host, port = message.store_host
+    system = v2.SystemProperties(
+        tag=properties.get(names.TAGS),
+        keys=_keys(properties),
+        message_id=message.msg_id,
+        body_digest=encoded.digest,
+        body_encoding=encoded.encoding,
+        message_type=_WIRE_TYPES.get(type_of(properties), MessageType.NORMAL),
+        born_timestamp=timestamp(message.born_at_ms),
+        born_host=_born_host(message),
+        store_timestamp=timestamp(message.store_at_ms),
+        store_host=f"{host}:{port}",
+        receipt_handle=receipt_handle,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        delivery_attempt=min(message.reconsume_times + 1, _INT32_MAX),
+        message_group=properties.get(names.SHARDING_KEY),
+        trace_context=properties.get(names.TRACE_CONTEXT),
+        lite_topic=properties.get(names.LITE_TOPIC),
+        priority=_number(properties, names.PRIORITY, _PRIORITY_DIGITS_MAX),
+        dead_letter_queue=_origin(properties),
+    )
+    deliver_at_ms = _deliver_at_ms(properties, now_ms)
+    if deliver_at_ms is not None:
+        system.delivery_timestamp.MergeFrom(timestamp(deliver_at_ms))
+    return v2.Message(
+        topic=resource(message.topic),
+        user_properties={
+            name: value for name, value in properties.items() if name not in names.RESERVED
+        },
+        system_properties=system,
+        body=encoded.body,
+    )
+
+
+def _keys(properties: dict[str, str]) -> list[str]:
+    """Return the index keys; blanks between them are kept as empty keys, as in Java."""
+    text = properties.get(names.KEYS, "").rstrip(" ")
+    return text.split(" ") if text else []
+
+
+def _born_host(message: MessageExt) -> str:
+    named = message.properties.get(names.BORN_HOST, "")
+    return message.born_host[0] if is_blank(named) else named
+
+
+def _origin(properties: dict[str, str]) -> v2.DeadLetterQueue | None:
+    topic = properties.get(names.DLQ_ORIGIN_TOPIC)
+    message_id = properties.get(names.DLQ_ORIGIN_MESSAGE_ID)
+    if topic is None or message_id is None:
+        return None
+    return v2.DeadLetterQueue(topic=topic, message_id=message_id)
+
+
+def _deliver_at_ms(properties: dict[str, str], now_ms: int) -> int | None:
+    if names.TIMER_DELAY_SEC in properties:
+        delay_s = _number(properties, names.TIMER_DELAY_SEC, _PRIORITY_DIGITS_MAX)
+        return None if delay_s is None else now_ms + delay_s * 1_000
+    return _number(properties, names.TIMER_DELIVER_MS, _NUMBER_DIGITS_MAX)
+
+
+def _number(properties: dict[str, str], name: str, digits_max: int) -> int | None:
+    """Return a property as a number; None if it is missing, not a number or too long."""
+    text = properties.get(name, "")
+    is_number = text.isascii() and text.isdigit() and len(text) <= digits_max
+    return int(text) if is_number else None

@@ -1,0 +1,85 @@
+"""Choice of the queue for a send, and of the broker for a receive.
+
+Messages of one group go to the same queue as with RocketMQ's proxy, so that their order survives a
+change from one to the other.
+
+Source: SendMessageActivity.java, ReceiveMessageActivity.java, MessageQueueSelector.java,
+apache/rocketmq 5.5.0; the consistent hash of Guava (Hashing.consistentHash), which follows
+"A Fast, Minimal Memory, Consistent Hash Algorithm" by Lamping and Veach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kourou.model.queue import MessageQueue
+from kourou.protocol.hashing import java_string_hash
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import Code
+from kourou.proxy.status import proxy_refusal
+
+_MULTIPLIER: Final = 2_862_933_555_777_941_757
+_MASK: Final = (1 << 64) - 1
+_HALF: Final = 1 << 31
+
+
+def ordering_key(messages: Sequence[v2.Message]) -> str:
+    """Return the text whose messages must share a queue; empty if any queue will do."""
+    if len(messages) != 1:
+        return ""
+    system = messages[0].system_properties
+    return system.message_group or system.lite_topic
+
+
+def sending_queue(queues: Sequence[MessageQueue], key: str, turn: int) -> MessageQueue:
+    """Return the queue for a send.
+
+    Args:
+        queues: writable queues, sorted by broker name and queue id.
+        key: from `ordering_key`.
+        turn: a number that grows with each send without a key.
+
+    Raises:
+        CallRefusedError: FORBIDDEN; there is no queue.
+    """
+    if not queues:
+        raise proxy_refusal(Code.FORBIDDEN, "no writable queue")
+    if not key:
+        return queues[turn % len(queues)]
+    return queues[consistent_hash(java_string_hash(key), len(queues))]
+
+
+def receiving_broker(queues: Sequence[MessageQueue], broker_name: str, turn: int) -> str:
+    """Return the name of the broker from which a receive pops.
+
+    Args:
+        queues: readable queues.
+        broker_name: the broker of the request; another one serves if it is empty or unknown.
+        turn: a number that grows with each receive.
+
+    Raises:
+        CallRefusedError: FORBIDDEN; there is no queue.
+    """
+    brokers = sorted({queue.broker_name for queue in queues})
+    if not brokers:
+        raise proxy_refusal(Code.FORBIDDEN, "no readable queue")
+    return broker_name if broker_name in brokers else brokers[turn % len(brokers)]
+
+
+def consistent_hash(value: int, buckets: int) -> int:
+    """Return the bucket of a signed number, from 0 to `buckets` - 1.
+
+    If buckets are added, only the values that move to them change their bucket.
+    """
+    state = value & _MASK
+    candidate = 0
+    while True:
+        state = (_MULTIPLIER * state + 1) & _MASK
+        draw = (state >> 33) + 1
+        if draw == _HALF:  # a negative number in Java's int
+            return candidate
+        following = int((candidate + 1) / (draw / _HALF))
+        if following >= buckets:
+            return candidate
+        candidate = following

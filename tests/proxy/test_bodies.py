@@ -1,0 +1,94 @@
+"""Bodies reach each client in a format that it can read."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kourou.model import sysflag
+from kourou.protocol.codes import LanguageCode
+from kourou.protocol.compression import CompressionType, compress
+from kourou.proxy.bodies import encoded_body
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import DigestType, Encoding
+
+PLAIN = b"body " * 50
+STORED = {
+    "zlib": (compress(PLAIN), CompressionType.ZLIB.sys_flag),
+    "old zlib": (compress(PLAIN), sysflag.COMPRESSED),
+    "lz4": (compress(PLAIN, kind=CompressionType.LZ4), CompressionType.LZ4.sys_flag),
+    "zstd": (compress(PLAIN, 3, CompressionType.ZSTD), CompressionType.ZSTD.sys_flag),
+    "gzip": (gzip.compress(PLAIN), sysflag.COMPRESSED),
+}
+
+
+def digest(body: bytes) -> v2.Digest:
+    checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    return v2.Digest(type=DigestType.MD5, checksum=checksum)
+
+
+@pytest.mark.parametrize(
+    ("language", "readable"),
+    [
+        (LanguageCode.JAVA, {"zlib", "old zlib", "lz4", "zstd", "gzip"}),
+        (LanguageCode.GO, {"zlib", "old zlib", "lz4", "zstd", "gzip"}),
+        (LanguageCode.PYTHON, {"zlib", "old zlib", "gzip"}),
+        (LanguageCode.DOTNET, {"zlib", "old zlib", "gzip"}),
+        (LanguageCode.CPP, {"zlib", "old zlib"}),
+        (LanguageCode.HTTP, {"gzip"}),
+        (LanguageCode.NODE_JS, {"gzip"}),
+        (LanguageCode.RUST, set()),
+        (None, set()),
+    ],
+)
+def test_unreadable_bodies_are_decompressed(
+    language: LanguageCode | None, readable: set[str]
+) -> None:
+    for name, (body, sys_flag) in STORED.items():
+        encoded = encoded_body(body, sys_flag, language)
+
+        if name in readable:
+            assert encoded == (body, Encoding.GZIP, digest(body)), name
+        else:
+            assert encoded == (PLAIN, Encoding.IDENTITY, digest(PLAIN)), name
+
+
+def test_plain_bodies_are_sent_as_stored() -> None:
+    for body in (b"", PLAIN, gzip.compress(PLAIN)):
+        assert encoded_body(body, 0, None) == (body, Encoding.IDENTITY, digest(body))
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_bodies_above_the_limit_are_sent_as_stored(name: str) -> None:
+    body, sys_flag = STORED[name]
+
+    assert encoded_body(body, sys_flag, None, len(PLAIN)).encoding == Encoding.IDENTITY
+    assert encoded_body(body, sys_flag, None, len(PLAIN) - 1) == (
+        body,
+        Encoding.GZIP,
+        digest(body),
+    )
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\x1f\x8bxx", zlib.compress(PLAIN)[:-4], gzip.compress(PLAIN)[:-4], b"plain"]
+)
+def test_corrupt_bodies_are_sent_as_stored(body: bytes) -> None:
+    assert encoded_body(body, sysflag.COMPRESSED, LanguageCode.RUST) == (
+        body,
+        Encoding.GZIP,
+        digest(body),
+    )
+
+
+@given(st.binary(max_size=60), st.integers(0, 2**31 - 1), st.sampled_from([None, *LanguageCode]))
+def test_any_body_has_its_digest(body: bytes, sys_flag: int, language: LanguageCode | None) -> None:
+    encoded = encoded_body(body, sys_flag, language, 1_000)
+
+    assert encoded.digest == digest(encoded.body)
+    assert len(encoded.body) <= 1_000
