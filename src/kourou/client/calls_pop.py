@@ -179,15 +179,8 @@ async def change_invisible(
     answer = await pool.request(address, command, timeout_s)
     raise_for_response(answer)
     changed = answer.header(ChangeInvisibleTimeResponseHeader)
-    message.receipt = ReceiptHandle(
-        offset,
-        changed.pop_time,
-        changed.invisible_time,
-        changed.revive_qid,
-        receipt.kind,
-        receipt.broker_name,
-        receipt.queue_id,
-        offset,
+    message.receipt = receipt.changed(
+        offset, changed.pop_time, changed.invisible_time, changed.revive_qid
     )
     message.visible_at_s = asyncio.get_running_loop().time() + invisible_ms / 1000
 

@@ -72,6 +72,25 @@ class ReceiptHandle(NamedTuple):
         """Return the topic that holds the message; `topic` is the one that the client popped."""
         return real_topic(topic, group, self.kind)
 
+    def changed(
+        self, offset: int, pop_time_ms: int, invisible_ms: int, revive_queue: int
+    ) -> ReceiptHandle:
+        """Return the handle after a change of the invisible time: that of a checkpoint of its own.
+
+        Args:
+            offset: the message's queue offset.
+            pop_time_ms: from the broker's answer, as the others.
+            invisible_ms: likewise.
+            revive_queue: likewise.
+        """
+        return self._replace(
+            start_offset=offset,
+            pop_time_ms=pop_time_ms,
+            invisible_ms=invisible_ms,
+            revive_queue=revive_queue,
+            offset=offset,
+        )
+
     def encode(self) -> str:
         """Return the text of the handle."""
         words = f"{self.start_offset} {self.pop_time_ms} {self.invisible_ms} {self.revive_queue}"
