@@ -19,6 +19,7 @@ from kourou.broker.timer.timer_counts import parse_timer_metrics
 from kourou.broker.transactions.op_messages import decode_op, encode_op, split_op
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.errors import (
+    CallRefusedError,
     ConfigError,
     CorruptRecordError,
     FilterSyntaxError,
@@ -62,7 +63,7 @@ from kourou.protocol.trace_text import decode_traces, encode_trace
 from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
 from kourou.settings import load
 from kourou.store.timer.timer_record import read_timer_record
-from tests.fuzz import corpus, small_files
+from tests.fuzz import corpus, proxy_calls, small_files
 from tests.protocol_modules import header_classes, protocol_modules
 
 _INFLATED_MAX: Final = 1 << 20
@@ -97,7 +98,7 @@ class Target:
 
 def all_targets() -> list[Target]:
     """Return all targets, in the same order in each process."""
-    return [*_framing(), *_records(), *_fields(), *_bodies(), *_texts()]
+    return [*_framing(), *_records(), *_fields(), *_bodies(), *_texts(), *_grpc()]
 
 
 def _framing() -> Iterator[Target]:
@@ -356,6 +357,22 @@ def _settings(config: type[Any], path: Path) -> Callable[[bytes], object]:
         return load(config, path=path, text=text, environ={}, prefix="KOUROU_FUZZ_", flags={})
 
     return run
+
+
+def _grpc() -> Iterator[Target]:
+    refusals = (ProtocolError, CallRefusedError)
+    yield Target("grpc.request", proxy_calls.any_request, proxy_calls.first_requests())
+    for name, run, rpc in (
+        ("send", proxy_calls.send, "SendMessage"),
+        ("receive", proxy_calls.receive, "ReceiveMessage"),
+        ("settings", proxy_calls.settings, "Telemetry"),
+        ("route", proxy_calls.route, "QueryRoute"),
+    ):
+        yield Target(f"grpc.{name}", run, proxy_calls.requests(rpc), refusals)
+    yield Target("grpc.record", proxy_calls.record, corpus.records())
+    signed = proxy_calls.AUTHORIZATIONS
+    yield Target("grpc.authorization", proxy_calls.authorization, signed, refusals)
+    yield Target("grpc.handle", proxy_calls.handle, proxy_calls.HANDLES, refusals)
 
 
 def _is_of(module: ModuleType, value: object) -> bool:
