@@ -131,6 +131,10 @@ class BrokerPorts:
                 log.warning("vip_port.not_opened reason=%r", str(error))
         return address
 
+    def create_connection(self) -> Connection:
+        """Return the broker's side of a connection to the main port that needs no socket."""
+        return self._main.connections.create()
+
     def go_away(self) -> None:
         """Stop accepting, and redirect clients to other brokers; see `RemotingServer.go_away`."""
         for server in self._servers():

@@ -121,6 +121,16 @@ class Broker:
             raise ClosedError("the broker is not started")
         return self._running.components
 
+    def create_connection(self) -> Connection:
+        """Return the broker's side of a connection within this process.
+
+        Raises:
+            ClosedError: the broker is not started.
+        """
+        if self._running is None:
+            raise ClosedError("the broker is not started")
+        return self._running.create_connection()
+
     async def metrics(self) -> list[Family]:
         """Return all metrics as they are now; an empty list if the broker does not run."""
         if self._running is None or self._is_ended:
@@ -231,6 +241,10 @@ class _RunningBroker:
             self._on_connection_closed,
             build_fast_paths(components),
         )
+
+    def create_connection(self) -> Connection:
+        """Return the broker's side of a connection within this process."""
+        return self._ports.create_connection()
 
     async def start(self, *, is_namesrv_local: bool) -> Address:
         """Listen, and start the background tasks."""

@@ -27,6 +27,7 @@ from kourou.cli.exits import INTERRUPTED, print_stderr
 from kourou.cli.machine import machine_addresses
 from kourou.cli.output import counted
 from kourou.cli.progress import RecoveryProgress
+from kourou.cli.serve_grpc import start_proxy
 from kourou.clock import Clock
 from kourou.console.server import Console
 from kourou.disk import OsDisk
@@ -78,6 +79,7 @@ class Ready:
         profile: dev or prod.
         certificate: path of the self-signed certificate, for clients to trust; None without one.
         console: URL of /metrics, /healthz and /readyz; None without a console.
+        grpc: the address for gRPC clients; None if they are not served.
     """
 
     version: str = __version__
@@ -102,6 +104,7 @@ class Ready:
     is_exposed: bool
     certificate: str | None = None
     console: str | None = None
+    grpc: str | None = None
 
 
 def ready_line(ready: Ready) -> str:
@@ -144,6 +147,10 @@ class Plan:
         profile: name of the profile, for the start screen.
         console: address of the console; None for no console.
         is_console_required: whether a console port in use ends the start; else it is a warning.
+        grpc: address for gRPC clients; None for none.
+        is_grpc_required: whether that port in use, or a missing package, ends the start; else it is
+            a warning.
+        grpc_advertise: the address in the routes of gRPC clients; None: the one that each uses.
     """
 
     broker: BrokerConfig
@@ -152,6 +159,9 @@ class Plan:
     profile: str
     console: Address | None = None
     is_console_required: bool = False
+    grpc: Address | None = None
+    is_grpc_required: bool = False
+    grpc_advertise: Address | None = None
 
 
 def run(plan: Plan, announce: Callable[[Ready], None]) -> None:
@@ -197,12 +207,17 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
         finally:
             progress.end()
         running.push_async_callback(broker.stop)
+        proxy = await start_proxy(plan, config, broker, runtime)
+        if proxy is not None:
+            running.push_async_callback(proxy.stop)
         console = _console(plan, broker)
         if console is not None:
             running.push_async_callback(console.stop)
         ready = _ready(plan, config, broker, disk, is_new=is_new)
         if console is not None:
             ready = replace(ready, console=f"http://{format_address(console.address)}")
+        if proxy is not None:
+            ready = replace(ready, grpc=format_address(proxy.address))
         if certificate is not None:
             ready = replace(ready, certificate=str(certificate))
             tasks = PeriodicTasks()

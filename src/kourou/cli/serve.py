@@ -42,6 +42,8 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 PREFIX: Final = "KOUROU_BROKER_"
 NAMESRV_PREFIX: Final = "KOUROU_NAMESRV_"
 _GIB: Final = 1024**3
+GRPC_PORT: Final = 8081
+"""Default port for gRPC clients, as RocketMQ's proxy."""
 _BELIEVED_PART: Final = 16
 """Divisor of the machine's memory for `believed_bytes`. The result is much less than the share of
 recent writes that the page cache keeps, even beside other programs. Java takes two fifths
@@ -99,6 +101,14 @@ class ServeConfig:
     console_port: int | None = None
     """The port for /metrics, /healthz and /readyz; 0 chooses a free one. None means 5557, the port
     of RocketMQ's exporter, or a free one if the broker's port is 0."""
+    grpc_enable: bool = True
+    """Whether gRPC clients (RocketMQ's 5.x SDKs) are served. Needs the extra `proxy`."""
+    grpc_server_port: int | None = None
+    """The port for gRPC clients; 0 chooses a free one. None means 8081, or a free one if the
+    broker's port is 0; then a missing package or a port in use is only a warning."""
+    grpc_advertise: str | None = None
+    """The address, `host:port`, in the routes of gRPC clients. None: the address that each client
+    uses already, which is right behind port mappings too."""
 
     def __post_init__(self) -> None:
         commit_log = self.store_path.expanduser() / COMMITLOG
@@ -112,6 +122,19 @@ class ServeConfig:
             raise ConfigError(f"namesrv_port is {self.namesrv_port}; it must be 0 to 65535")
         if not 0 <= (self.console_port or 0) <= 65535:
             raise ConfigError(f"console_port is {self.console_port}; it must be 0 to 65535")
+        if not 0 <= (self.grpc_server_port or 0) <= 65535:
+            raise ConfigError(f"grpc_server_port is {self.grpc_server_port}; it must be 0 to 65535")
+        if self.grpc_advertise is not None:
+            parse_address(self.grpc_advertise)
+
+    @property
+    def grpc_address(self) -> tuple[str, int] | None:
+        """The address for gRPC clients; None if they are not served."""
+        if not self.grpc_enable:
+            return None
+        default_port = GRPC_PORT if self.broker.port else 0
+        port = default_port if self.grpc_server_port is None else self.grpc_server_port
+        return self.broker.listen, port
 
     @property
     def console_address(self) -> tuple[str, int] | None:
@@ -200,6 +223,24 @@ _ConsolePort = Annotated[
 _NoConsole = Annotated[
     bool, typer.Option("--no-console", help="No /metrics, /healthz and /readyz.")
 ]
+_GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="The port for gRPC clients, RocketMQ's 5.x SDKs; 0 means any free.  [default: 8081]",
+    ),
+]
+_NoGrpc = Annotated[bool, typer.Option("--no-grpc", help="No port for gRPC clients.")]
+_GrpcAdvertise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="The address in the routes of gRPC clients. The default is the one that each client "
+        "uses.",
+    ),
+]
 _NoTls = Annotated[
     bool,
     typer.Option(
@@ -250,6 +291,9 @@ def serve(
     flush: _Flush = None,
     console_port: _ConsolePort = None,
     no_console: _NoConsole = False,
+    grpc_port: _GrpcPort = None,
+    no_grpc: _NoGrpc = False,
+    grpc_advertise: _GrpcAdvertise = None,
     no_tls: _NoTls = False,
     profile: _Profile = Profile.DEV,
     config: _Config = None,
@@ -269,6 +313,9 @@ def serve(
         "advertise": advertise,
         "console_port": console_port,
         "console_enable": False if no_console else None,
+        "grpc_server_port": grpc_port,
+        "grpc_enable": False if no_grpc else None,
+        "grpc_advertise": grpc_advertise,
         "tls_server_mode": TlsMode.DISABLED if no_tls else None,
         "flush_disk_type": f"{flush.name}_FLUSH" if flush else None,
     }
@@ -319,6 +366,9 @@ def read_plan(flags: Mapping[str, object], file: Path | None, profile: Profile) 
         profile=profile.value,
         console=served.console_address,
         is_console_required=served.console_port is not None,
+        grpc=served.grpc_address,
+        is_grpc_required=served.grpc_server_port is not None,
+        grpc_advertise=parse_address(served.grpc_advertise) if served.grpc_advertise else None,
     )
 
 

@@ -16,12 +16,12 @@ from kourou.store.paths import TLS
 
 SERVED: Final = (
     "sends of all kinds, transactions, scheduled messages, delay levels, requests and replies, "
-    "push and pull, order, retry, dead letters, filters by tag and (enablePropertyFilter) by SQL, "
-    "query by key, TLS, mqadmin"
+    "push, pull and pop, order, retry, dead letters, filters by tag and (enablePropertyFilter) by "
+    "SQL, query by key, TLS, mqadmin"
 )
 """The supported features, as shown."""
 
-NOT_SERVED: Final = "pop, replication, gRPC proxy, web console, access control"
+NOT_SERVED: Final = "replication, web console, access control"
 """Features of RocketMQ that this version refuses, as shown."""
 
 
@@ -82,6 +82,11 @@ def _address_rows(ready: Ready) -> list[_Row]:
         *(
             [_Row("Console", _with_note(ready.console, "/metrics /healthz /readyz"), is_whole=True)]
             if ready.console is not None
+            else []
+        ),
+        *(
+            [_Row("gRPC", _with_note(ready.grpc.ljust(width), "for 5.x SDKs"), is_whole=True)]
+            if ready.grpc is not None
             else []
         ),
         *_certificate(ready),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -144,10 +144,10 @@ class TlsContext:
         self._context = build()
 
     @classmethod
-    def of_server(cls, config: TlsServerConfig) -> TlsContext:
-        """Return the context of a server."""
+    def of_server(cls, config: TlsServerConfig, alpn: Sequence[str] = ()) -> TlsContext:
+        """Return the context of a server, which offers the protocols `alpn`."""
         paths = (config.cert_path, config.key_path, config.trust_cert_path)
-        return cls(lambda: _server_context(config), *paths)
+        return cls(lambda: _server_context(config, alpn), *paths)
 
     @classmethod
     def of_client(cls, config: TlsClientConfig) -> TlsContext:
@@ -188,8 +188,10 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _server_context(config: TlsServerConfig) -> ssl.SSLContext:
+def _server_context(config: TlsServerConfig, alpn: Sequence[str]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
     _set_versions(context, config.protocols, config.ciphers)
     _load_chain(context, config.cert_path, config.key_path, config.key_password)
     if config.client_auth is not ClientAuth.NONE:

@@ -6,6 +6,7 @@ objects that the rest of the code uses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -157,8 +158,12 @@ class TransportConfig:
         is_on = self.tls_server_mode is not TlsMode.DISABLED
         return is_without and is_on and self.tls_test_mode_enable
 
-    def admission(self, limits: ConnectionLimits) -> Admission:
+    def admission(self, limits: ConnectionLimits, *, alpn: Sequence[str] = ()) -> Admission:
         """Return the settings for connections before their first frame.
+
+        Args:
+            limits: timeouts, and the numbers of connections.
+            alpn: protocols that TLS offers, for clients that demand one.
 
         Raises:
             ConfigError: a certificate or key cannot be used.
@@ -167,7 +172,7 @@ class TransportConfig:
         trusted = self.proxy_protocol_trusted
         is_off = self.tls_server_mode is TlsMode.DISABLED
         return Admission(
-            tls=None if tls is None else TlsContext.of_server(tls),
+            tls=None if tls is None else TlsContext.of_server(tls, alpn),
             no_tls_reason="TLS is off here (tls.server.mode)" if is_off else NO_CERTIFICATE,
             accepts_plain=tls is None or tls.mode is not TlsMode.ENFORCING,
             proxies=TrustedProxies(trusted) if trusted else None,

@@ -1,0 +1,90 @@
+"""The gRPC port of `kourou serve`: the proxy in front of the broker of the same process."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Final
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.server import Broker
+from kourou.cli.exits import print_stderr
+from kourou.errors import ConfigError, ListenFailedError
+from kourou.remoting.network import Address, parse_address
+from kourou.remoting.runtime import Runtime
+
+if TYPE_CHECKING:
+    from kourou.cli.process import Plan
+    from kourou.proxy.server import Proxy
+
+_PACKAGES: Final = ("google.protobuf", "hpack")
+_ALPN: Final = ("h2",)
+
+
+async def start_proxy(
+    plan: Plan, config: BrokerConfig, broker: Broker, runtime: Runtime
+) -> Proxy | None:
+    """Serve gRPC clients; return None if they are switched off, or with a warning if that fails.
+
+    Args:
+        plan: the port, and whether it must be served.
+        config: of the broker, with the name servers that it registers with.
+        broker: started.
+        runtime: of the process.
+
+    Raises:
+        ConfigError: the port was asked for, and a package is missing.
+        ListenFailedError: the port was asked for, and cannot be opened.
+    """
+    if plan.grpc is None:
+        return None
+    missing = missing_packages()
+    if missing:
+        text = f"gRPC clients are not served: {missing}; install them: pip install 'kourou[proxy]'"
+        if plan.is_grpc_required:
+            raise ConfigError(text)
+        print_stderr(f"warning: {text}; or switch them off: --no-grpc")
+        return None
+    # Imported only here: protobuf takes 0.1 s, and is an extra.
+    from kourou.proxy.cluster import Cluster  # noqa: PLC0415
+    from kourou.proxy.local_metadata import LocalMetadata  # noqa: PLC0415
+    from kourou.proxy.server import Proxy  # noqa: PLC0415
+
+    context = broker.components.context
+    local = dict.fromkeys(_own_addresses(config, broker), broker.create_connection)
+    proxy = Proxy(
+        runtime.network,
+        Cluster(runtime, config.namesrv_addr, LocalMetadata(context.topics, context.groups), local),
+        advertised=plan.grpc_advertise,
+        admission=config.transport.admission(config.limits, alpn=_ALPN),
+    )
+    try:
+        await proxy.start(plan.grpc)
+    except ListenFailedError as error:
+        if plan.is_grpc_required:
+            raise
+        print_stderr(
+            f"warning: gRPC clients are not served: {error}; choose another port with --grpc-port"
+        )
+        return None
+    return proxy
+
+
+def missing_packages() -> str:
+    """Return a text that names the missing packages; empty if gRPC can be served."""
+    missing = [name for name in _PACKAGES if not _is_installed(name)]
+    return f"missing packages {', '.join(missing)}" if missing else ""
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the package above it is missing
+        return False
+
+
+def _own_addresses(config: BrokerConfig, broker: Broker) -> list[Address]:
+    """Return the addresses under which name servers list the broker of this process."""
+    addresses = [broker.address]
+    if config.advertise is not None:
+        addresses.append(parse_address(config.advertise, broker.address[1]))
+    return addresses

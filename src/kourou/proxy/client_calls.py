@@ -1,0 +1,211 @@
+"""Calls about clients: Telemetry, Heartbeat, NotifyClientTermination; QueryRoute, QueryAssignment.
+
+Source: ClientActivity.java, RouteActivity.java, apache/rocketmq 5.5.0, and recorded calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kourou.errors import CallRefusedError, KourouError
+from kourou.http2.grpc_messages import GrpcStatus
+from kourou.http2.server import Call
+from kourou.model.host import Host
+from kourou.proxy.checks import CallLimits, check_group, check_topic
+from kourou.proxy.client_settings import (
+    ProducerDefaults,
+    answered_settings,
+    remembered_settings,
+)
+from kourou.proxy.clients import ClientTable, ProxyClient, check_known_group, check_settings
+from kourou.proxy.cluster import Cluster
+from kourou.proxy.metadata import CallContext, check_client_id, read_context
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.pool import parse
+from kourou.proxy.pb.v2 import ClientType, Code
+from kourou.proxy.receives import Receives
+from kourou.proxy.routes import assignments, message_queues, route_endpoints
+from kourou.proxy.sends import Sends
+from kourou.proxy.status import error_status, ok, telemetry_failure
+
+log = logging.getLogger(__name__)
+
+_CONSUMERS = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER)
+
+
+class ClientCalls:
+    """Serves the calls about clients."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clients: ClientTable,
+        sends: Sends,
+        receives: Receives,
+        limits: CallLimits,
+        advertised: Host | None,
+    ) -> None:
+        self._cluster = cluster
+        self._clients = clients
+        self._sends = sends
+        self._receives = receives
+        self._limits = limits
+        self._advertised = advertised
+        self._defaults = ProducerDefaults()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # Telemetry
+
+    def telemetry(self, call: Call, _: bytes) -> None:
+        """Serve the stream of a client: its settings, and commands to it."""
+        call.send_headers()
+        context = read_context(call.metadata, call.connection.remote_address[0])
+        inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+        call.on_message = inbox.put_nowait
+        call.on_end = lambda: inbox.put_nowait(None)
+        task = asyncio.create_task(self._serve_telemetry(call, context, inbox))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+        def cancelled() -> None:
+            task.cancel()
+
+        call.on_cancel = cancelled
+
+    async def _serve_telemetry(
+        self, call: Call, context: CallContext, inbox: asyncio.Queue[bytes | None]
+    ) -> None:
+        try:
+            while (data := await inbox.get()) is not None and call.is_active:
+                await self._on_command(call, context, parse(v2.TelemetryCommand, data))
+        except Exception as error:  # the edge of one client's stream
+            if not isinstance(error, KourouError):
+                log.exception("telemetry.failed client=%s", context.client_id)
+            code, text = telemetry_failure(error)
+            call.finish(GrpcStatus(code), text)
+        finally:
+            client = self._clients.get(context.client_id) if context.client_id else None
+            if client is not None and client.telemetry is call:
+                client.telemetry = None
+                self._receives.release(client)
+        call.finish()
+
+    async def _on_command(
+        self, call: Call, context: CallContext, command: v2.TelemetryCommand
+    ) -> None:
+        try:
+            check_client_id(context)
+        except CallRefusedError as error:
+            refusal = v2.TelemetryCommand(status=error_status(error))
+            call.send(refusal.SerializeToString())
+            call.finish()
+            return
+        if command.WhichOneof("command") == "settings":
+            answer = await self._settle(call, context, command.settings)
+            call.send(v2.TelemetryCommand(status=ok(), settings=answer).SerializeToString())
+
+    async def _settle(self, call: Call, context: CallContext, settings: v2.Settings) -> v2.Settings:
+        """Remember the settings of a client, register it, and return those that apply."""
+        remembered = remembered_settings(settings, self._limits)
+        check_settings(remembered)
+        client = self._clients.get(context.client_id)
+        if client is None:
+            client = ProxyClient(
+                context,
+                call.connection.remote_address,
+                remembered,
+                self._cluster,
+                self._sends.on_check,
+            )
+            self._clients.put(client)
+        client.settings = remembered
+        client.telemetry = call
+        await client.register()
+        group = None
+        if client.group:
+            found = await self._cluster.metadata.group(client.group)
+            group = check_known_group(found, client.group)
+        return answered_settings(remembered, group, self._limits, self._defaults)
+
+    # Heartbeat and termination
+
+    async def heartbeat(
+        self, _: Call, context: CallContext, asked: v2.HeartbeatRequest
+    ) -> v2.HeartbeatResponse:
+        """Keep a client registered."""
+        client = self._clients.get(context.client_id)
+        if asked.client_type in _CONSUMERS:
+            check_group(asked.group.name)
+        if client is None or asked.client_type not in (*_CONSUMERS, ClientType.PRODUCER):
+            raise CallRefusedError(
+                Code.UNRECOGNIZED_CLIENT_TYPE, str(ClientType(asked.client_type).name)
+            )
+        await client.register()
+        return v2.HeartbeatResponse(status=ok())
+
+    async def terminate(
+        self, _: Call, context: CallContext, __: v2.NotifyClientTerminationRequest
+    ) -> v2.NotifyClientTerminationResponse:
+        """Forget a client that has stopped."""
+        client = self._clients.get(context.client_id)
+        if client is None:
+            raise CallRefusedError(
+                Code.UNRECOGNIZED_CLIENT_TYPE,
+                f"client {context.client_id} is unknown: it has sent no settings",
+            )
+        await self.forget(client)
+        return v2.NotifyClientTerminationResponse(status=ok())
+
+    async def forget(self, client: ProxyClient) -> None:
+        """Unregister a client, and release what it holds."""
+        self._clients.remove(client)
+        self._receives.release(client)
+        await client.close()
+
+    async def expire(self) -> None:
+        """Forget the clients that made no call for too long; called every few seconds."""
+        for client in self._clients.expired(asyncio.get_running_loop().time()):
+            log.info("client.expired id=%s", client.id)
+            await self.forget(client)
+
+    async def close(self) -> None:
+        """Forget all clients."""
+        for task in list(self._tasks):
+            task.cancel()
+        for client in self._clients:
+            await self.forget(client)
+
+    # Routes
+
+    async def query_route(
+        self, call: Call, _: CallContext, asked: v2.QueryRouteRequest
+    ) -> v2.QueryRouteResponse:
+        """Return the queues of a topic, at the address by which the client reaches the proxy."""
+        check_topic(asked.topic.name)
+        route = await self._cluster.route(asked.topic.name)
+        endpoints = route_endpoints(
+            asked.endpoints, self._advertised, call.connection.local_address
+        )
+        topic_type = await self._cluster.metadata.topic_type(asked.topic.name)
+        queues = message_queues(route, asked.topic, endpoints, topic_type)
+        return v2.QueryRouteResponse(status=ok(), message_queues=queues)
+
+    async def query_assignment(
+        self, call: Call, _: CallContext, asked: v2.QueryAssignmentRequest
+    ) -> v2.QueryAssignmentResponse:
+        """Return what a member of a group receives from."""
+        check_topic(asked.topic.name)
+        check_group(asked.group.name)
+        route = await self._cluster.route(asked.topic.name)
+        endpoints = route_endpoints(
+            asked.endpoints, self._advertised, call.connection.local_address
+        )
+        group = await self._cluster.metadata.group(asked.group.name)
+        found = assignments(
+            route,
+            asked.topic,
+            endpoints,
+            by_queue=group is not None and group.consume_message_orderly,
+        )
+        return v2.QueryAssignmentResponse(status=ok(), assignments=found)

@@ -1,0 +1,227 @@
+"""The clients of a proxy: their settings, streams and registrations at brokers.
+
+A client is known from its first settings until it terminates, or makes no call for
+`CLIENT_EXPIRY_S`. It is registered at the brokers of its topics by heartbeats on connections of its
+own, as any client of RocketMQ is: producers under the names of their topics, by which brokers find
+them for checks of transactions.
+
+Source: GrpcClientSettingsManager.java, GrpcChannelManager.java, ClientActivity.java,
+apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kourou.errors import CallRefusedError, KourouError
+from kourou.http2.server import Call
+from kourou.model.group import ConsumeFromWhere, ConsumeType, SubscriptionGroup
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.clients import (
+    ConsumerData,
+    HeartbeatData,
+    HeartbeatRequestHeader,
+    UnregisterClientRequestHeader,
+    encode_heartbeat,
+)
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, raise_for_response, request
+from kourou.proxy.checks import check_group, check_topic
+from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
+from kourou.proxy.filters import subscription_of
+from kourou.proxy.metadata import CallContext, required_language
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import ClientType, Code
+from kourou.remoting.connection import Request
+from kourou.remoting.network import Address
+from kourou.remoting.pool import ConnectionPool
+
+log = logging.getLogger(__name__)
+
+CLIENT_EXPIRY_S: Final = 120.0
+"""Seconds without a call after which a client is forgotten."""
+_CONSUMERS: Final = {
+    ClientType.PUSH_CONSUMER: ConsumeType.PASSIVELY,
+    ClientType.SIMPLE_CONSUMER: ConsumeType.ACTIVELY,
+}
+
+
+class ProxyClient:
+    """One client.
+
+    Attributes:
+        id: its id.
+        settings: as it sent them, with the defaults of a consumer.
+        telemetry: its stream; None while it has none.
+        seen_s: time of the loop of its last call.
+        pool: its connections to brokers.
+    """
+
+    def __init__(
+        self,
+        context: CallContext,
+        address: Address,
+        settings: v2.Settings,
+        cluster: Cluster,
+        on_check: Callable[[ProxyClient, Request], None],
+    ) -> None:
+        self.id = context.client_id
+        self.settings = settings
+        self.telemetry: Call | None = None
+        self.seen_s = asyncio.get_running_loop().time()
+        self.pool: ConnectionPool = cluster.create_pool(
+            address,
+            {
+                RequestCode.CHECK_TRANSACTION_STATE: lambda check: on_check(self, check),
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: lambda _: None,  # no queues to share out
+            },
+        )
+        self._language = required_language(context)
+        self._cluster = cluster
+        self._registered: set[str] = set()
+
+    @property
+    def group(self) -> str:
+        """The consumer group; empty for a producer."""
+        return self.settings.subscription.group.name
+
+    def command(self, command: RemotingCommand) -> RemotingCommand:
+        """Return a request to a broker with the language of the client."""
+        command.language = self._language
+        return command
+
+    async def register(self) -> None:
+        """Register at the brokers of all topics of the settings.
+
+        Raises:
+            KourouError: a broker refused; the others were not asked.
+        """
+        body = encode_heartbeat(self._heartbeat())
+        for address in await self._addresses():
+            command = request(RequestCode.HEART_BEAT, HeartbeatRequestHeader(), body)
+            self._registered.add(address)
+            raise_for_response(
+                await self.pool.request(address, self.command(command), REQUEST_TIMEOUT_S)
+            )
+
+    async def close(self) -> None:
+        """Unregister at all brokers, and close the connections."""
+        topics = [topic.name for topic in self.settings.publishing.topics]
+        for address in self._registered:
+            for producer, consumer in [*((one, None) for one in topics), (None, self.group)]:
+                if not (producer or consumer):
+                    continue
+                header = UnregisterClientRequestHeader(self.id, producer, consumer)
+                command = self.command(request(RequestCode.UNREGISTER_CLIENT, header))
+                try:
+                    await self.pool.request(address, command, REQUEST_TIMEOUT_S)
+                except KourouError as error:
+                    log.info("client.not_unregistered broker=%s reason=%s", address, error)
+                    break
+        await self.pool.close()
+
+    def _heartbeat(self) -> HeartbeatData:
+        settings = self.settings
+        if settings.WhichOneof("pub_sub") == "publishing":
+            names = tuple(topic.name for topic in settings.publishing.topics)
+            return HeartbeatData(self.id, names)
+        consumer = ConsumerData(
+            self.group,
+            _CONSUMERS[ClientType(settings.client_type)],
+            consume_from_where=ConsumeFromWhere.LAST_OFFSET,
+            subscriptions=self.subscriptions(),
+        )
+        return HeartbeatData(self.id, consumers=(consumer,))
+
+    def subscriptions(self) -> list[SubscriptionData]:
+        """Return the subscriptions of the settings."""
+        now_ms = self._cluster.now_ms()
+        return [
+            subscription_of(entry.topic.name, entry.expression, now_ms)
+            for entry in self.settings.subscription.subscriptions
+        ]
+
+    async def _addresses(self) -> list[str]:
+        """Return the masters of the topics; topics that do not exist have none."""
+        settings = self.settings
+        topics = [topic.name for topic in settings.publishing.topics]
+        topics += [entry.topic.name for entry in settings.subscription.subscriptions]
+        found: dict[str, None] = {}
+        for topic in topics:
+            try:
+                route = await self._cluster.routes.get(topic, REQUEST_TIMEOUT_S)
+            except KourouError as error:
+                log.debug("client.topic_without_route topic=%s reason=%s", topic, error)
+                continue
+            for queues in route.queue_datas:
+                found[await self._cluster.address(topic, queues.broker_name)] = None
+        return list(found)
+
+
+def check_settings(settings: v2.Settings) -> None:
+    """Refuse settings with invalid names, or of an unknown kind of client.
+
+    Raises:
+        CallRefusedError: with the code of the first invalid value.
+    """
+    for topic in settings.publishing.topics:
+        check_topic(topic.name)
+    if settings.WhichOneof("pub_sub") == "subscription":
+        check_group(settings.subscription.group.name)
+        if settings.client_type not in _CONSUMERS:
+            raise CallRefusedError(
+                Code.INTERNAL_SERVER_ERROR,
+                f"client type {settings.client_type} of a consumer is not supported: use "
+                "PUSH_CONSUMER or SIMPLE_CONSUMER",
+            )
+
+
+def check_known_group(group: SubscriptionGroup | None, name: str) -> SubscriptionGroup:
+    """Return the group of a consumer.
+
+    Raises:
+        CallRefusedError: CONSUMER_GROUP_NOT_FOUND; there is none.
+    """
+    if group is None:
+        raise CallRefusedError(
+            Code.CONSUMER_GROUP_NOT_FOUND,
+            f"group not found: {name}; create it by `kourou group create {name}`, or let the "
+            "broker create groups (autoCreateSubscriptionGroup)",
+        )
+    return group
+
+
+class ClientTable:
+    """The known clients by id."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, ProxyClient] = {}
+
+    def __iter__(self) -> Iterator[ProxyClient]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, client_id: str) -> ProxyClient | None:
+        """Return the client, which has just made a call; None if it is unknown."""
+        client = self._by_id.get(client_id)
+        if client is not None:
+            client.seen_s = asyncio.get_running_loop().time()
+        return client
+
+    def put(self, client: ProxyClient) -> None:
+        """Add a client."""
+        self._by_id[client.id] = client
+
+    def remove(self, client: ProxyClient) -> None:
+        """Remove the client, unless another one has its id by now."""
+        if self._by_id.get(client.id) is client:
+            del self._by_id[client.id]
+
+    def expired(self, now_s: float) -> list[ProxyClient]:
+        """Return the clients that made no call for too long."""
+        return [client for client in self if now_s - client.seen_s > CLIENT_EXPIRY_S]

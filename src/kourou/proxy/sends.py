@@ -1,0 +1,247 @@
+"""Calls of producers: SendMessage, EndTransaction, RecallMessage.
+
+Source: SendMessageActivity.java, EndTransactionActivity.java, RecallMessageActivity.java,
+TransactionService, apache/rocketmq 5.5.0, and recorded calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from typing import Final, NamedTuple
+
+from kourou.client.calls_send import Outgoing, recalled_id, send_command
+from kourou.client.send_receipt import SendStatus
+from kourou.errors import CallRefusedError, RemoteError
+from kourou.http2.server import Call
+from kourou.model import properties as names
+from kourou.model import sysflag
+from kourou.model.msgid import decode_offset_msg_id
+from kourou.model.properties import encode_properties
+from kourou.model.queue import MessageQueue
+from kourou.model.recall_handle import decode_recall_handle
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import request
+from kourou.protocol.message_batch import BatchItem, encode_batch
+from kourou.protocol.record.decode import decode_message
+from kourou.protocol.sending import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+    RecallMessageRequestHeader,
+    SendMessageResponseHeader,
+)
+from kourou.proxy.checks import (
+    CallLimits,
+    check_message,
+    check_same_topic,
+    check_topic,
+    check_type,
+    is_blank,
+)
+from kourou.proxy.clients import ProxyClient
+from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
+from kourou.proxy.convert import SentMessage, received_message, sent_message, type_of
+from kourou.proxy.metadata import CallContext
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import Code, TransactionResolution, TransactionSource
+from kourou.proxy.queue_choice import ordering_key, sending_queue
+from kourou.proxy.status import combined_status, error_status, local_error_status, ok, send_status
+from kourou.remoting.connection import Request
+
+TRANSACTION_S: Final = 30.0
+"""Seconds in which a transaction can be ended after its send, or after a check of it."""
+TRANSACTIONS_MAX: Final = 100_000
+_DEFAULT_QUEUES: Final = 4
+_STORED: Final = frozenset(status.value for status in SendStatus)
+_ENDS: Final[dict[int, int]] = {
+    TransactionResolution.COMMIT: sysflag.TRANSACTION_COMMIT,
+    TransactionResolution.ROLLBACK: sysflag.TRANSACTION_ROLLBACK,
+}
+
+
+class _HalfMessage(NamedTuple):
+    """Where a half message is stored.
+
+    Attributes:
+        address: its broker's.
+        queue_offset, commit_log_offset: the half message's.
+        until_s: time of the loop after which it is forgotten.
+    """
+
+    address: str
+    queue_offset: int
+    commit_log_offset: int
+    until_s: float
+
+
+class Transactions:
+    """Half messages that clients of this proxy may end."""
+
+    def __init__(self) -> None:
+        self._halves: dict[tuple[str, str], _HalfMessage] = {}
+        self._order: deque[tuple[tuple[str, str], float]] = deque()
+
+    def put(
+        self, topic: str, transaction_id: str, address: str, offset: int, commit_log_offset: int
+    ) -> None:
+        """Remember a half message for `TRANSACTION_S`."""
+        now_s = asyncio.get_running_loop().time()
+        key, until_s = (topic, transaction_id), now_s + TRANSACTION_S
+        self._halves[key] = _HalfMessage(address, offset, commit_log_offset, until_s)
+        self._order.append((key, until_s))
+        while self._order and (self._order[0][1] < now_s or len(self._order) > TRANSACTIONS_MAX):
+            old, ended_s = self._order.popleft()
+            half = self._halves.get(old)
+            if half is not None and half.until_s == ended_s:
+                del self._halves[old]
+
+    def take(self, topic: str, transaction_id: str) -> _HalfMessage:
+        """Return a half message and forget it.
+
+        Raises:
+            CallRefusedError: INTERNAL_SERVER_ERROR; it is unknown here.
+        """
+        half = self._halves.pop((topic, transaction_id), None)
+        if half is None or half.until_s < asyncio.get_running_loop().time():
+            raise CallRefusedError(
+                Code.INTERNAL_SERVER_ERROR,
+                f"cannot found transaction data: {transaction_id} of {topic}; the broker will "
+                "check the transaction",
+            )
+        return half
+
+
+class Sends:
+    """Serves the calls of producers."""
+
+    def __init__(self, cluster: Cluster, limits: CallLimits) -> None:
+        self._cluster = cluster
+        self._limits = limits
+        self._transactions = Transactions()
+        self._turns = itertools.count(cluster.now_ms() % 1_000)
+
+    async def send(
+        self, call: Call, _: CallContext, asked: v2.SendMessageRequest
+    ) -> v2.SendMessageResponse:
+        """Store the messages of one call; several of them as one batch."""
+        now_ms = self._cluster.now_ms()
+        topic = check_same_topic(asked).name
+        for message in asked.messages:
+            check_message(message, self._limits, now_ms)
+        host = call.connection.remote_address[0]
+        sent = [sent_message(message, host, now_ms) for message in asked.messages]
+        topic_type = await self._cluster.metadata.topic_type(topic)
+        for one in sent:
+            check_type(topic_type, type_of(one.properties))
+        queues = await self._cluster.writable_queues(topic)
+        queue = sending_queue(queues, ordering_key(asked.messages), next(self._turns))
+        entry = await self._store(queue, sent)
+        return v2.SendMessageResponse(
+            status=combined_status([entry.status.code], ""), entries=[entry]
+        )
+
+    async def _store(self, queue: MessageQueue, sent: list[SentMessage]) -> v2.SendResultEntry:
+        address = await self._cluster.address(queue.topic, queue.broker_name)
+        first = sent[0]
+        outgoing = _outgoing(queue.topic, sent)
+        command = send_command(
+            outgoing, queue, queue.topic, first.born_at_ms, _DEFAULT_QUEUES,
+            reconsume_times=int(first.properties.get(names.RECONSUME_TIME, "0")),
+        )  # fmt: skip
+        answer = await self._cluster.pool.request(address, command, REQUEST_TIMEOUT_S)
+        if answer.code not in _STORED:
+            raise RemoteError.from_response(answer.code, answer.remark)
+        header = answer.header(SendMessageResponseHeader)
+        if first.sys_flag & sysflag.TRANSACTION_MASK and header.transaction_id:
+            _, commit_log_offset = decode_offset_msg_id(header.msg_id)
+            self._transactions.put(
+                queue.topic, header.transaction_id, address, header.queue_offset, commit_log_offset
+            )
+        return v2.SendResultEntry(
+            status=send_status(answer.code),
+            message_id=outgoing.msg_ids[0],
+            transaction_id=header.transaction_id or "",
+            offset=header.queue_offset,
+            recall_handle=header.recall_handle or "",
+        )
+
+    async def end_transaction(
+        self, _: Call, __: CallContext, asked: v2.EndTransactionRequest
+    ) -> v2.EndTransactionResponse:
+        """Commit or roll back a half message; answered before the broker has done so."""
+        check_topic(asked.topic.name)
+        if is_blank(asked.transaction_id):
+            raise CallRefusedError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+        half = self._transactions.take(asked.topic.name, asked.transaction_id)
+        header = EndTransactionRequestHeader(
+            asked.topic.name,
+            half.queue_offset,
+            half.commit_log_offset,
+            _ENDS.get(asked.resolution, 0),
+            topic=asked.topic.name,
+            from_transaction_check=asked.source == TransactionSource.SOURCE_SERVER_CHECK,
+            msg_id=asked.message_id,
+            transaction_id=asked.transaction_id,
+        )
+        command = request(RequestCode.END_TRANSACTION, header, oneway=True)
+        await self._cluster.pool.oneway(half.address, command, REQUEST_TIMEOUT_S)
+        return v2.EndTransactionResponse(status=ok())
+
+    def on_check(self, client: ProxyClient, check: Request) -> None:
+        """Ask a producer for the outcome of a transaction, as a broker requests."""
+        header = check.command.header(CheckTransactionStateRequestHeader)
+        message = decode_message(check.command.body)
+        transaction_id = header.transaction_id or message.msg_id
+        topic = message.properties.get(names.REAL_TOPIC, message.topic)
+        message.topic = topic
+        connection = check.connection
+        address = f"{connection.remote_address[0]}:{connection.remote_address[1]}"
+        self._transactions.put(
+            topic, transaction_id, address, header.tran_state_table_offset,
+            header.commit_log_offset,
+        )  # fmt: skip
+        if client.telemetry is None or not client.telemetry.is_active:
+            return
+        orphaned = v2.RecoverOrphanedTransactionCommand(
+            message=received_message(message, None, None, self._cluster.now_ms()),
+            transaction_id=transaction_id,
+        )
+        command = v2.TelemetryCommand(status=ok(), recover_orphaned_transaction_command=orphaned)
+        client.telemetry.send(command.SerializeToString())
+
+    async def recall(
+        self, _: Call, __: CallContext, asked: v2.RecallMessageRequest
+    ) -> v2.RecallMessageResponse:
+        """Cancel a scheduled message."""
+        topic = asked.topic.name
+        check_topic(topic)
+        check_type(await self._cluster.metadata.topic_type(topic), "DELAY")
+        handle = decode_recall_handle(asked.recall_handle)
+        address = await self._cluster.address(topic, handle.broker_name)
+        header = RecallMessageRequestHeader(topic, asked.recall_handle, topic)
+        command = request(RequestCode.RECALL_MESSAGE, header)
+        answer = await self._cluster.pool.request(address, command, REQUEST_TIMEOUT_S)
+        return v2.RecallMessageResponse(
+            status=ok(), message_id=recalled_id(answer, handle.broker_name)
+        )
+
+
+def send_failure(error: Exception) -> v2.SendMessageResponse:
+    """Return the answer to a send that failed."""
+    is_broker = isinstance(error, RemoteError)
+    return v2.SendMessageResponse(
+        status=local_error_status(error) if is_broker else error_status(error)
+    )
+
+
+def _outgoing(topic: str, sent: list[SentMessage]) -> Outgoing:
+    ids = tuple(one.properties[names.UNIQ_KEY] for one in sent)
+    if len(sent) == 1:
+        [one] = sent
+        text = encode_properties(one.properties).decode()
+        return Outgoing(topic, ids, one.body, text, sys_flag=one.sys_flag)
+    body = encode_batch([BatchItem(0, one.body, encode_properties(one.properties)) for one in sent])
+    return Outgoing(
+        topic, ids, body, encode_properties({names.UNIQ_KEY: ids[0]}).decode(), is_batch=True
+    )

@@ -1,0 +1,194 @@
+"""The gRPC proxy: serves the calls of 5.x clients with the brokers of a cluster.
+
+Source: GrpcMessagingApplication.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from kourou.errors import CallRefusedError, KourouError
+from kourou.http2.server import Call, GrpcServer, Kind, Method
+from kourou.model.host import Host
+from kourou.proxy.checks import CallLimits
+from kourou.proxy.client_calls import ClientCalls
+from kourou.proxy.clients import ClientTable
+from kourou.proxy.cluster import Cluster
+from kourou.proxy.metadata import CallContext, check_client_id, read_context
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.pool import parse
+from kourou.proxy.receives import Receives
+from kourou.proxy.sends import Sends, send_failure
+from kourou.proxy.status import error_status
+from kourou.remoting.admission import Admission
+from kourou.remoting.network import Address, Network
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "apache.rocketmq.v2.MessagingService"
+STOP_S: Final = 2.0
+"""Seconds in which calls may end when the proxy stops."""
+_RENEW_S: Final = 5.0
+_EXPIRE_S: Final = 10.0
+
+Ask = TypeVar("Ask", bound=Any)
+Serve = Callable[[Call, CallContext, Any], Coroutine[Any, Any, Any]]
+
+
+class Proxy:
+    """One gRPC proxy. Created inside a running loop; started and stopped once.
+
+    Attributes:
+        address: on which it listens, once it is started.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        cluster: Cluster,
+        *,
+        limits: CallLimits | None = None,
+        advertised: Host | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        """Create a proxy that does not listen yet.
+
+        Args:
+            network: where it listens.
+            cluster: its brokers.
+            limits: of the values in calls; None for RocketMQ's.
+            advertised: the address in routes; None: the one that each client uses.
+            admission: what may precede HTTP/2, such as TLS; None: nothing.
+        """
+        limits = limits or CallLimits()
+        self._cluster = cluster
+        self._clients = ClientTable()
+        self._sends = Sends(cluster, limits)
+        self._receives = Receives(cluster, self._clients, limits)
+        self._calls = ClientCalls(
+            cluster, self._clients, self._sends, self._receives, limits, advertised
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = GrpcServer(network, self._methods(), admission=admission, name="proxy")
+        self.address: Address = ("", 0)
+
+    async def start(self, address: Address) -> Address:
+        """Serve, and return the address, with the port given when 0 was asked.
+
+        Raises:
+            AddressInUseError: another socket listens there already.
+            ListenFailedError: the address is not this machine's, or is not permitted.
+        """
+        self.address = await self._server.start(address)
+        self._repeat(_RENEW_S, self._receives.renew)
+        self._repeat(_EXPIRE_S, self._calls.expire)
+        return self.address
+
+    async def stop(self) -> None:
+        """Stop accepting, end the calls, unregister the clients."""
+        for task in list(self._tasks):
+            task.cancel()
+        await self._calls.close()
+        await self._server.stop(STOP_S)
+        await self._receives.close()
+        await self._cluster.close()
+
+    def _methods(self) -> dict[str, Method]:
+        calls, sends, receives = self._calls, self._sends, self._receives
+        unary: dict[str, tuple[Any, Any, Serve]] = {
+            "QueryRoute": (v2.QueryRouteRequest, v2.QueryRouteResponse, calls.query_route),
+            "Heartbeat": (v2.HeartbeatRequest, v2.HeartbeatResponse, calls.heartbeat),
+            "SendMessage": (v2.SendMessageRequest, v2.SendMessageResponse, sends.send),
+            "QueryAssignment": (
+                v2.QueryAssignmentRequest, v2.QueryAssignmentResponse, calls.query_assignment,
+            ),
+            "AckMessage": (v2.AckMessageRequest, v2.AckMessageResponse, receives.ack),
+            "ForwardMessageToDeadLetterQueue": (
+                v2.ForwardMessageToDeadLetterQueueRequest,
+                v2.ForwardMessageToDeadLetterQueueResponse,
+                receives.forward_to_dead_letters,
+            ),
+            "EndTransaction": (
+                v2.EndTransactionRequest, v2.EndTransactionResponse, sends.end_transaction,
+            ),
+            "NotifyClientTermination": (
+                v2.NotifyClientTerminationRequest,
+                v2.NotifyClientTerminationResponse,
+                calls.terminate,
+            ),
+            "ChangeInvisibleDuration": (
+                v2.ChangeInvisibleDurationRequest,
+                v2.ChangeInvisibleDurationResponse,
+                receives.change_invisible,
+            ),
+            "RecallMessage": (v2.RecallMessageRequest, v2.RecallMessageResponse, sends.recall),
+        }  # fmt: skip
+        methods = {
+            f"/{SERVICE}/{name}": Method(Kind.UNARY, self._unary(*terms))
+            for name, terms in unary.items()
+        }
+        methods[f"/{SERVICE}/ReceiveMessage"] = Method(Kind.SERVER_STREAM, self._on_receive)
+        methods[f"/{SERVICE}/Telemetry"] = Method(Kind.BIDI, calls.telemetry)
+        return methods
+
+    def _unary(self, asked: Any, answered: Any, serve: Serve) -> Callable[[Call, bytes], None]:  # noqa: ANN401
+        """Return the function of a unary method: it answers each call, or its error."""
+
+        async def answer(call: Call, data: bytes) -> None:
+            try:
+                context = read_context(call.metadata, call.connection.remote_address[0])
+                check_client_id(context)
+                response = await serve(call, context, parse(asked, data))
+            except Exception as error:  # noqa: BLE001 - the edge of one call
+                self._log_fault(error)
+                if answered is v2.SendMessageResponse:
+                    response = send_failure(error)
+                else:
+                    response = answered(status=error_status(error))
+            call.reply(response.SerializeToString())
+
+        return lambda call, data: self._start(answer(call, data))
+
+    def _on_receive(self, call: Call, data: bytes) -> None:
+        async def answer() -> None:
+            try:
+                context = read_context(call.metadata, call.connection.remote_address[0])
+                check_client_id(context)
+                asked = parse(v2.ReceiveMessageRequest, data)
+            except CallRefusedError as error:
+                failure = v2.ReceiveMessageResponse(status=error_status(error))
+                call.send(failure.SerializeToString())
+                call.finish()
+                return
+            await self._receives.receive(call, context, asked)
+
+        self._start(answer())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("grpc_call.failed", exc_info=error)
+
+    def _repeat(self, interval_s: float, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def run() -> None:
+            while True:
+                await asyncio.sleep(interval_s)
+                try:
+                    await action()
+                except Exception:
+                    log.exception("proxy_task.failed")
+
+        self._start(run())
+
+    def _log_fault(self, error: Exception) -> None:
+        """Log an error that is neither the client's nor the broker's."""
+        if not isinstance(error, KourouError):
+            log.error("grpc_call.failed", exc_info=error)
