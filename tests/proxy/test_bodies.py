@@ -14,8 +14,7 @@ from kourou.model import sysflag
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.compression import CompressionType, compress
 from kourou.proxy.bodies import encoded_body
-from kourou.proxy.pb import v2
-from kourou.proxy.pb.v2 import DigestType, Encoding
+from kourou.proxy.pb.v2 import Encoding
 
 PLAIN = b"body " * 50
 STORED = {
@@ -27,9 +26,8 @@ STORED = {
 }
 
 
-def digest(body: bytes) -> v2.Digest:
-    checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-    return v2.Digest(type=DigestType.MD5, checksum=checksum)
+def checksum(body: bytes) -> str:
+    return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
 
 
 @pytest.mark.parametrize(
@@ -53,14 +51,14 @@ def test_unreadable_bodies_are_decompressed(
         encoded = encoded_body(body, sys_flag, language)
 
         if name in readable:
-            assert encoded == (body, Encoding.GZIP, digest(body)), name
+            assert encoded == (body, Encoding.GZIP, checksum(body)), name
         else:
-            assert encoded == (PLAIN, Encoding.IDENTITY, digest(PLAIN)), name
+            assert encoded == (PLAIN, Encoding.IDENTITY, checksum(PLAIN)), name
 
 
 def test_plain_bodies_are_sent_as_stored() -> None:
     for body in (b"", PLAIN, gzip.compress(PLAIN)):
-        assert encoded_body(body, 0, None) == (body, Encoding.IDENTITY, digest(body))
+        assert encoded_body(body, 0, None) == (body, Encoding.IDENTITY, checksum(body))
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -71,7 +69,7 @@ def test_bodies_above_the_limit_are_sent_as_stored(name: str) -> None:
     assert encoded_body(body, sys_flag, None, len(PLAIN) - 1) == (
         body,
         Encoding.GZIP,
-        digest(body),
+        checksum(body),
     )
 
 
@@ -82,13 +80,15 @@ def test_corrupt_bodies_are_sent_as_stored(body: bytes) -> None:
     assert encoded_body(body, sysflag.COMPRESSED, LanguageCode.RUST) == (
         body,
         Encoding.GZIP,
-        digest(body),
+        checksum(body),
     )
 
 
 @given(st.binary(max_size=60), st.integers(0, 2**31 - 1), st.sampled_from([None, *LanguageCode]))
-def test_any_body_has_its_digest(body: bytes, sys_flag: int, language: LanguageCode | None) -> None:
+def test_any_body_has_its_checksum(
+    body: bytes, sys_flag: int, language: LanguageCode | None
+) -> None:
     encoded = encoded_body(body, sys_flag, language, 1_000)
 
-    assert encoded.digest == digest(encoded.body)
+    assert encoded.checksum == checksum(encoded.body)
     assert len(encoded.body) <= 1_000

@@ -48,7 +48,8 @@ def refusal_of_send(call: Call) -> v2.Status:
             now_ms = message.system_properties.born_timestamp.seconds * 1_000
             checks.check_message(message, LIMITS, now_ms)
             properties = sent_message(message, "127.0.0.1", now_ms).properties
-            checks.check_type(TYPES.get(topic.name, checks.UNSPECIFIED), type_of(properties))
+            topic_type = TYPES.get(topic.name, checks.UNSPECIFIED)
+            checks.check_sent_type(topic.name, topic_type, type_of(properties))
         if topic.name == "GrpcReadOnly":
             sending_queue([], "", 0)
     except CallRefusedError as error:
@@ -223,6 +224,27 @@ def test_mixed_topics_accept_all_types() -> None:
     checks.check_type(checks.MIXED, "FIFO")
     with pytest.raises(CallRefusedError, match="expected type is MIXED, but actual type is UNSP"):
         checks.check_type(checks.MIXED, checks.UNSPECIFIED)
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%g", "%DLQ%g"])
+def test_retry_and_dead_letter_topics_accept_all_types(topic: str) -> None:
+    checks.check_sent_type(topic, checks.UNSPECIFIED, "FIFO")
+
+
+@pytest.mark.parametrize("name", named("RecallMessage_"))
+def test_recalls_are_refused_as_recorded(name: str) -> None:
+    request = parse(v2.RecallMessageRequest, calls()[name].request)
+    (answer,) = calls()[name].responses
+    recorded = parse(v2.RecallMessageResponse, answer).status
+    refusal = ok()
+    try:
+        topic_type = TYPES.get(request.topic.name, checks.UNSPECIFIED)
+        checks.check_type(topic_type, "DELAY")
+    except CallRefusedError as error:
+        refusal = error_status(error)
+
+    is_handle_refused = name.endswith(("bad_handle", "empty_handle"))
+    assert refusal == (ok() if is_handle_refused else recorded)
 
 
 @pytest.mark.parametrize(

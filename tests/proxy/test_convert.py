@@ -14,7 +14,7 @@ from kourou.model.properties import decode_properties
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.record.decode import decode_messages
 from kourou.protocol.sending import SendMessageRequestHeaderV2
-from kourou.proxy.convert import received_message, resource, sent_message, type_of
+from kourou.proxy.convert import received_message, sent_message, type_of
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.pb.v2 import MessageType
@@ -175,8 +175,10 @@ def test_delay_in_seconds_gives_a_time_from_now() -> None:
         ("%DLQ%g", "", "%DLQ%g"),
     ],
 )
-def test_resources_have_their_namespace_apart(name: str, namespace: str, plain: str) -> None:
-    assert resource(name) == v2.Resource(resource_namespace=namespace, name=plain)
+def test_topics_have_their_namespace_apart(name: str, namespace: str, plain: str) -> None:
+    received = received_message(dataclasses.replace(MESSAGE, topic=name), None, None, 0)
+
+    assert received.topic == v2.Resource(resource_namespace=namespace, name=plain)
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -19,7 +19,6 @@ from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model import sysflag
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, CompressionType, decompress
-from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Encoding
 
 
@@ -53,11 +52,11 @@ _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 
 class EncodedBody(NamedTuple):
-    """A body as a client receives it."""
+    """A body as a client receives it; the checksum is its MD5 in upper-case hexadecimal digits."""
 
     body: bytes
     encoding: Encoding
-    digest: v2.Digest
+    checksum: str
 
 
 def encoded_body(
@@ -78,7 +77,7 @@ def encoded_body(
         size_max: limit of the decompressed size in bytes.
     """
     if not sys_flag & sysflag.COMPRESSED:
-        return EncodedBody(body, Encoding.IDENTITY, _digest(body))
+        return EncodedBody(body, Encoding.IDENTITY, _checksum(body))
     stored_as = _format(body)
     readable = frozenset() if language is None else _READABLE.get(language, frozenset())
     if stored_as not in readable:
@@ -87,8 +86,8 @@ def encoded_body(
         except (MalformedMessageError, CodecMissingError):
             pass
         else:
-            return EncodedBody(plain, Encoding.IDENTITY, _digest(plain))
-    return EncodedBody(body, Encoding.GZIP, _digest(body))
+            return EncodedBody(plain, Encoding.IDENTITY, _checksum(plain))
+    return EncodedBody(body, Encoding.GZIP, _checksum(body))
 
 
 def _format(body: bytes) -> BodyFormat | None:
@@ -117,6 +116,5 @@ def _decompressed(body: bytes, stored_as: BodyFormat | None, sys_flag: int, size
     return plain
 
 
-def _digest(body: bytes) -> v2.Digest:
-    checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-    return v2.Digest(type=v2.DigestType.MD5, checksum=checksum)
+def _checksum(body: bytes) -> str:
+    return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()

@@ -17,6 +17,8 @@ from kourou.model import properties as names
 from kourou.model.topic import (
     GROUP_LENGTH_MAX,
     TOPIC_LENGTH_MAX,
+    is_dlq_topic,
+    is_retry_topic,
     is_system_group,
     is_system_topic,
 )
@@ -183,7 +185,7 @@ def check_message(message: v2.Message, limits: CallLimits, now_ms: int) -> None:
 
 
 def check_type(topic_type: str, message_type: str) -> None:
-    """Refuse a message whose type is not its topic's: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE.
+    """Refuse a type that is not the topic's: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE.
 
     Args:
         topic_type: the topic's attribute `message.type`; UNSPECIFIED of an unknown topic.
@@ -195,6 +197,12 @@ def check_type(topic_type: str, message_type: str) -> None:
             f"TopicMessageType validate failed, the expected type is {topic_type}, but actual "
             f"type is {message_type}",
         )
+
+
+def check_sent_type(topic: str, topic_type: str, message_type: str) -> None:
+    """Refuse a message to send as `check_type` does; retry and dead-letter topics accept all."""
+    if not is_retry_topic(topic) and not is_dlq_topic(topic):
+        check_type(topic_type, message_type)
 
 
 def check_invisible(ms: int, limits: CallLimits, least_ms: int = 0) -> None:

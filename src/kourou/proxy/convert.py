@@ -18,14 +18,21 @@ from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX
 from kourou.proxy.bodies import encoded_body
 from kourou.proxy.checks import is_blank
 from kourou.proxy.pb import v2
-from kourou.proxy.pb.v2 import Encoding, MessageType
-from kourou.proxy.times import duration_ms, is_timestamp, timestamp, timestamp_ms
+from kourou.proxy.pb.v2 import DigestType, Encoding, MessageType
+from kourou.proxy.times import duration_ms, fill_timestamp, is_timestamp, timestamp_ms
 
 LITE: Final = "LITE"
 NORMAL: Final = "NORMAL"
+_TEXT_FIELDS: Final = {
+    names.TAGS: "tag",
+    names.SHARDING_KEY: "message_group",
+    names.TRACE_CONTEXT: "trace_context",
+    names.LITE_TOPIC: "lite_topic",
+}
+"""Property to the field of the same text."""
 _WIRE_TYPES: Final = MessageType.__members__
 _NUMBER_DIGITS_MAX: Final = 18
-_PRIORITY_DIGITS_MAX: Final = 9
+_INT32_DIGITS_MAX: Final = 9
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -93,12 +100,6 @@ def type_of(properties: dict[str, str]) -> str:
     return LITE if kind == NORMAL and names.LITE_TOPIC in properties else kind
 
 
-def resource(name: str) -> v2.Resource:
-    """Return a topic or group, with its namespace apart."""
-    namespace = namespace_of(name)
-    return v2.Resource(resource_namespace=namespace, name=without_namespace(namespace, name))
-
-
 def received_message(
     message: MessageExt,
     receipt_handle: str | None,
@@ -117,39 +118,58 @@ def received_message(
     """
     properties = message.properties
     encoded = encoded_body(message.body, message.sys_flag, language, body_bytes_max)
+    # Filled in place: messages that are passed to a constructor are copied.
+    received = v2.Message(body=encoded.body)
+    _fill_resource(received.topic, message.topic)
+    users = received.user_properties
+    for name, value in properties.items():
+        if name not in names.RESERVED:
+            users[name] = value
+    system = received.system_properties
+    system.message_id = message.msg_id
+    system.body_encoding = encoded.encoding
+    digest = system.body_digest
+    digest.type = DigestType.MD5
+    digest.checksum = encoded.checksum
+    system.message_type = _WIRE_TYPES.get(type_of(properties), MessageType.NORMAL)
+    fill_timestamp(system.born_timestamp, message.born_at_ms)
+    fill_timestamp(system.store_timestamp, message.store_at_ms)
+    system.born_host = _born_host(message)
     host, port = message.store_host
-    system = v2.SystemProperties(
-        tag=properties.get(names.TAGS),
-        keys=_keys(properties),
-        message_id=message.msg_id,
-        body_digest=encoded.digest,
-        body_encoding=encoded.encoding,
-        message_type=_WIRE_TYPES.get(type_of(properties), MessageType.NORMAL),
-        born_timestamp=timestamp(message.born_at_ms),
-        born_host=_born_host(message),
-        store_timestamp=timestamp(message.store_at_ms),
-        store_host=f"{host}:{port}",
-        receipt_handle=receipt_handle,
-        queue_id=message.queue_id,
-        queue_offset=message.queue_offset,
-        delivery_attempt=min(message.reconsume_times + 1, _INT32_MAX),
-        message_group=properties.get(names.SHARDING_KEY),
-        trace_context=properties.get(names.TRACE_CONTEXT),
-        lite_topic=properties.get(names.LITE_TOPIC),
-        priority=_number(properties, names.PRIORITY, _PRIORITY_DIGITS_MAX),
-        dead_letter_queue=_origin(properties),
-    )
+    system.store_host = f"{host}:{port}"
+    if receipt_handle is not None:
+        system.receipt_handle = receipt_handle
+    system.queue_id = message.queue_id
+    system.queue_offset = message.queue_offset
+    system.delivery_attempt = min(message.reconsume_times + 1, _INT32_MAX)
+    _fill_optional(system, properties, now_ms)
+    return received
+
+
+def _fill_optional(system: v2.SystemProperties, properties: dict[str, str], now_ms: int) -> None:
+    """Set the fields that not every message has."""
+    for name, field in _TEXT_FIELDS.items():
+        if name in properties:
+            setattr(system, field, properties[name])
+    if names.KEYS in properties:
+        system.keys.extend(_keys(properties))
+    priority = _number(properties, names.PRIORITY, _INT32_DIGITS_MAX)
+    if priority is not None:
+        system.priority = priority
     deliver_at_ms = _deliver_at_ms(properties, now_ms)
     if deliver_at_ms is not None:
-        system.delivery_timestamp.MergeFrom(timestamp(deliver_at_ms))
-    return v2.Message(
-        topic=resource(message.topic),
-        user_properties={
-            name: value for name, value in properties.items() if name not in names.RESERVED
-        },
-        system_properties=system,
-        body=encoded.body,
-    )
+        fill_timestamp(system.delivery_timestamp, deliver_at_ms)
+    if names.DLQ_ORIGIN_TOPIC in properties and names.DLQ_ORIGIN_MESSAGE_ID in properties:
+        origin = system.dead_letter_queue
+        origin.topic = properties[names.DLQ_ORIGIN_TOPIC]
+        origin.message_id = properties[names.DLQ_ORIGIN_MESSAGE_ID]
+
+
+def _fill_resource(target: v2.Resource, name: str) -> None:
+    namespace = namespace_of(name)
+    target.name = without_namespace(namespace, name)
+    if namespace:
+        target.resource_namespace = namespace
 
 
 def _keys(properties: dict[str, str]) -> list[str]:
@@ -163,17 +183,9 @@ def _born_host(message: MessageExt) -> str:
     return message.born_host[0] if is_blank(named) else named
 
 
-def _origin(properties: dict[str, str]) -> v2.DeadLetterQueue | None:
-    topic = properties.get(names.DLQ_ORIGIN_TOPIC)
-    message_id = properties.get(names.DLQ_ORIGIN_MESSAGE_ID)
-    if topic is None or message_id is None:
-        return None
-    return v2.DeadLetterQueue(topic=topic, message_id=message_id)
-
-
 def _deliver_at_ms(properties: dict[str, str], now_ms: int) -> int | None:
     if names.TIMER_DELAY_SEC in properties:
-        delay_s = _number(properties, names.TIMER_DELAY_SEC, _PRIORITY_DIGITS_MAX)
+        delay_s = _number(properties, names.TIMER_DELAY_SEC, _INT32_DIGITS_MAX)
         return None if delay_s is None else now_ms + delay_s * 1_000
     return _number(properties, names.TIMER_DELIVER_MS, _NUMBER_DIGITS_MAX)
 

@@ -28,6 +28,12 @@ def timestamp(ms: int) -> Timestamp:
     return Timestamp(seconds=seconds, nanos=rest * _NANOS_OF_MS)
 
 
+def fill_timestamp(target: Timestamp, ms: int) -> None:
+    """Set a field of a message to a time given in epoch milliseconds."""
+    target.seconds, rest = divmod(ms, 1_000)
+    target.nanos = rest * _NANOS_OF_MS
+
+
 def duration(ms: int) -> Duration:
     """Return a duration given in milliseconds, 0 or more."""
     seconds, rest = divmod(ms, 1_000)
