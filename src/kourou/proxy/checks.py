@@ -138,13 +138,14 @@ def check_lite_topic(name: str, limits: CallLimits) -> None:
         )
 
 
-def check_same_topic(messages: v2.SendMessageRequest) -> v2.Resource:
+def check_same_topic(request: v2.SendMessageRequest) -> v2.Resource:
     """Return the topic of all messages of a send; refuse none or several: MESSAGE_CORRUPTED."""
-    if not messages.messages:
+    messages = request.messages
+    if not messages:
         raise CallRefusedError(Code.MESSAGE_CORRUPTED, "no message to send")
-    topic = messages.messages[0].topic
+    topic = messages[0].topic
     check_topic(topic.name)
-    if any(message.topic != topic for message in messages.messages):
+    if len(messages) > 1 and any(message.topic != topic for message in messages):
         raise CallRefusedError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
     return topic
 
