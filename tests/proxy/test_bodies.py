@@ -22,7 +22,7 @@ STORED = {
     "old zlib": (compress(PLAIN), sysflag.COMPRESSED),
     "lz4": (compress(PLAIN, kind=CompressionType.LZ4), CompressionType.LZ4.sys_flag),
     "zstd": (compress(PLAIN, 3, CompressionType.ZSTD), CompressionType.ZSTD.sys_flag),
-    "gzip": (gzip.compress(PLAIN), sysflag.COMPRESSED),
+    "gzip": (gzip.compress(PLAIN, mtime=0), sysflag.COMPRESSED),
 }
 
 
@@ -57,7 +57,7 @@ def test_unreadable_bodies_are_decompressed(
 
 
 def test_plain_bodies_are_sent_as_stored() -> None:
-    for body in (b"", PLAIN, gzip.compress(PLAIN)):
+    for body in (b"", PLAIN, gzip.compress(PLAIN, mtime=0)):
         assert encoded_body(body, 0, None) == (body, Encoding.IDENTITY, checksum(body))
 
 
@@ -74,7 +74,8 @@ def test_bodies_above_the_limit_are_sent_as_stored(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\x1f\x8bxx", zlib.compress(PLAIN)[:-4], gzip.compress(PLAIN)[:-4], b"plain"]
+    "body",
+    [b"", b"\x1f\x8bxx", zlib.compress(PLAIN)[:-4], gzip.compress(PLAIN, mtime=0)[:-4], b"plain"],
 )
 def test_corrupt_bodies_are_sent_as_stored(body: bytes) -> None:
     assert encoded_body(body, sysflag.COMPRESSED, LanguageCode.RUST) == (
