@@ -63,7 +63,9 @@ def build_handlers(components: Components) -> Handlers:
         configs=ConfigHandlers(context.live_config, context.disk.root, context.clock),
         pulls=components.pulls,
         clients=ClientHandlers(context, components.subscriptions),
-        locks=LockHandlers(components.queue_locks, context.topics),
+        locks=LockHandlers(
+            components.queue_locks, context.topics, context.later, tables.locks.persist
+        ),
         assignments=_build_assignments(components),
         offsets=OffsetHandlers(context, tables.offsets),
         queries=QueryHandlers(context),

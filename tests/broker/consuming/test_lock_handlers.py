@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -29,6 +30,7 @@ from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.cluster import Cluster
+from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, message, run_sends
@@ -38,11 +40,26 @@ Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 QUEUE = MessageQueue("T", "broker-0", 0)
 
 
-def ask(handlers: LockHandlers, command: RemotingCommand) -> RemotingCommand:
+def handlers_of(broker: SimulatedBroker, locks: QueueLocks) -> LockHandlers:
+    """Return handlers of these locks, which are not saved."""
+
+    async def save() -> None:
+        await asyncio.sleep(0)
+
+    return LockHandlers(locks, broker.topics, broker.components.context.later, save)
+
+
+async def ask(handlers: LockHandlers, command: RemotingCommand) -> RemotingCommand:
     """Serve a request 41 or 42, and return the answer."""
     is_lock = command.code == RequestCode.LOCK_BATCH_MQ
-    handler = handlers.on_lock_batch_mq if is_lock else handlers.on_unlock_batch_mq
-    return handler(FakePeer().request_of(command))
+    peer = FakePeer()
+    peer.ask(
+        handlers.on_lock_batch_mq if is_lock else handlers.on_unlock_batch_mq,
+        peer.request_of(command),
+    )
+    await asyncio.sleep(1)
+    [answer] = peer.sent
+    return answer
 
 
 def granted(answer: RemotingCommand | None) -> set[MessageQueue]:
@@ -54,7 +71,7 @@ def granted(answer: RemotingCommand | None) -> set[MessageQueue]:
 def test_locks_are_answered_as_by_java(golden: Golden) -> None:
     async def test(broker: SimulatedBroker) -> None:
         locks = QueueLocks()
-        handlers = LockHandlers(locks, broker.topics)
+        handlers = handlers_of(broker, locks)
         for name in (
             "41_LOCK_BATCH_MQ_raw-lock-mq",
             "41_LOCK_BATCH_MQ_raw-lock-mq-held-by-other",
@@ -65,23 +82,66 @@ def test_locks_are_answered_as_by_java(golden: Golden) -> None:
             asked, expected = golden(name)
             for queue in decode_lock_batch(asked.body).queues:
                 broker.topics.ensure(TopicConfig(queue.topic, 16, 16))
-            assert granted(ask(handlers, asked)) == granted(expected), name
+            assert granted(await ask(handlers, asked)) == granted(expected), name
         assert len(locks) == 5
         for name in ("42_UNLOCK_BATCH_MQ_raw-unlock-mq", "42_UNLOCK_BATCH_MQ_push-orderly"):
             asked, expected = golden(name)
-            answer = ask(handlers, asked)
+            answer = await ask(handlers, asked)
             assert expected is not None
             assert (answer.code, answer.body) == (expected.code, expected.body), name
         assert len(locks) == 1
         asked, _ = golden("41_LOCK_BATCH_MQ_raw-lock-mq-held-by-other")
-        assert len(granted(ask(handlers, asked))) == 1  # what was unlocked is free
+        assert len(granted(await ask(handlers, asked))) == 1  # what was unlocked is free
+
+    run_with_broker(test)
+
+
+def test_a_lock_that_was_answered_survives_a_kill_of_the_broker() -> None:
+    async def main() -> None:
+        disk = SimDisk()
+        broker = SimulatedBroker(disk)
+        broker.topics.put(TopicConfig("T", 4, 4))
+        await broker.topics.persist()
+
+        async def is_granted(broker: SimulatedBroker, client_id: str) -> bool:
+            body = encode_lock_batch(LockBatch("g", client_id, (QUEUE,)))
+            command = request(RequestCode.LOCK_BATCH_MQ, body=body)
+            return granted(await ask(broker.handlers.locks, command)) == {QUEUE}
+
+        assert await is_granted(broker, "c1")
+        broker.abandon()
+        disk.crash()
+
+        again = SimulatedBroker(disk, later_ms=1_000)
+        assert not await is_granted(again, "c2")
+        assert await is_granted(again, "c1")
+        await again.stop()
+
+    run_virtual(main())
+
+
+def test_a_full_disk_does_not_refuse_locks(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+
+        async def save() -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        later = broker.components.context.later
+        handlers = LockHandlers(QueueLocks(), broker.topics, later, save)
+        body = encode_lock_batch(LockBatch("g", "c", (QUEUE,)))
+
+        answer = await ask(handlers, request(RequestCode.LOCK_BATCH_MQ, body=body))
+
+        assert granted(answer) == {QUEUE}
+        assert "queue_locks.not_saved" in caplog.text
 
     run_with_broker(test)
 
 
 def test_a_name_above_the_length_limit_is_refused() -> None:
     async def test(broker: SimulatedBroker) -> None:
-        handlers = LockHandlers(QueueLocks(), broker.topics)
+        handlers = handlers_of(broker, QueueLocks())
         body = encode_lock_batch(LockBatch("g", "c" * (NAME_LENGTH_MAX + 1), (QUEUE,)))
         with pytest.raises(InvalidParameterError, match="1025 characters"):
             handlers.on_lock_batch_mq(FakePeer().request(RequestCode.LOCK_BATCH_MQ, body=body))
@@ -93,10 +153,10 @@ def test_queues_that_do_not_exist_are_not_granted() -> None:
     async def test(broker: SimulatedBroker) -> None:
         broker.topics.put(TopicConfig("T", 4, 2))
         locks = QueueLocks()
-        handlers = LockHandlers(locks, broker.topics)
+        handlers = handlers_of(broker, locks)
         queues = [MessageQueue("T", "broker-0", n) for n in (0, 3, 4, -1)]
         body = encode_lock_batch(LockBatch("g", "c", (*queues, replace(QUEUE, topic="Nowhere"))))
-        answer = ask(handlers, request(RequestCode.LOCK_BATCH_MQ, body=body))
+        answer = await ask(handlers, request(RequestCode.LOCK_BATCH_MQ, body=body))
         assert granted(answer) == set(queues[:2])
         assert len(locks) == 2
 

@@ -9,6 +9,7 @@ Source: AdminBrokerProcessor.lockBatchMQ, unlockBatchMQ, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from kourou.broker.clients import NAME_LENGTH_MAX
@@ -25,6 +26,7 @@ from kourou.protocol.queue_assignment import (
     encode_locked_queues,
 )
 from kourou.remoting.connection import Request
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
@@ -36,21 +38,39 @@ _LOGGED_QUEUES_MAX: Final = 8
 class LockHandlers:
     """Serves LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
-    def __init__(self, locks: QueueLocks, topics: TopicTable) -> None:
-        """Grant locks of `locks` for the queues that exist in `topics`."""
+    def __init__(
+        self,
+        locks: QueueLocks,
+        topics: TopicTable,
+        later: DeferredReplies,
+        save: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Serve the requests.
+
+        Args:
+            locks: the locks of all groups.
+            topics: queues that exist here are granted.
+            later: answers requests after the locks are saved.
+            save: writes the locks if a holder has changed.
+        """
         self._locks = locks
         self._topics = topics
+        self._later = later
+        self._save = save
 
-    def on_lock_batch_mq(self, request: Request) -> RemotingCommand:
+    def on_lock_batch_mq(self, request: Request) -> RemotingCommand | None:
         """Lock the queues that no other client of the group holds; answer with those granted.
 
-        Queues that do not exist here are not granted; Java's broker grants them.
+        Queues that do not exist here are not granted; Java's broker grants them. If a queue has a
+        new holder, the answer waits until that is on the disk: after a kill, the broker would grant
+        the queue to another member. Renewals are answered at once.
 
         Raises:
             InvalidParameterError: a name exceeds the limit for client names.
         """
         batch = _lock_batch(request)
         queues = [queue for queue in batch.queues if self._exists(queue)]
+        changes = self._locks.holder_changes
         granted = self._locks.lock(batch.consumer_group, batch.client_id, queues, steady_ms())
         refused = set(batch.queues).difference(granted)
         if refused:
@@ -61,7 +81,18 @@ class LockHandlers:
                 len(refused),
                 sorted(refused)[:_LOGGED_QUEUES_MAX],
             )
-        return response(request.command, body=encode_locked_queues(LockedQueues(tuple(granted))))
+        answer = response(request.command, body=encode_locked_queues(LockedQueues(tuple(granted))))
+        if self._locks.holder_changes == changes:
+            return answer
+        self._later.answer(request, lambda: self._answer_when_saved(answer))
+        return None
+
+    async def _answer_when_saved(self, answer: RemotingCommand) -> RemotingCommand:
+        try:
+            await self._save()
+        except OSError as error:  # the locks hold, except across a kill; they are saved again soon
+            log.warning("queue_locks.not_saved reason=%s", error)
+        return answer
 
     def on_unlock_batch_mq(self, request: Request) -> RemotingCommand:
         """Unlock those of the queues that the client holds.

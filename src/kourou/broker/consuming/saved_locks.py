@@ -15,8 +15,8 @@ The file `config/kourou-locks.json` is Kourou's own, because Java's brokers do n
 
 If the machine has not started again, the steady clock gives the ages of locks, so that a change of
 the wall clock does not release a lock too early. After a start of the machine the wall clock does.
-A kill may lose locks granted in the seconds since the last save. It may also shorten a lock's
-minute by `RENEWALS_MS`; what is left is still longer than its holder relies on it. An unreadable
+A lock is saved before its request is answered. A kill may shorten a lock's minute by `RENEWALS_MS`;
+what is left is still longer than its holder relies on it. An unreadable
 file loses all locks; the broker starts nevertheless.
 """
 
