@@ -1,4 +1,4 @@
-"""Tests of the archive of Java classes: when it is written, used, and made anew."""
+"""Tests of the archive of Java classes: when it is written, used and replaced."""
 
 from __future__ import annotations
 

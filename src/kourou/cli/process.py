@@ -27,7 +27,7 @@ from kourou.cli.exits import INTERRUPTED, print_stderr
 from kourou.cli.machine import machine_addresses
 from kourou.cli.output import counted
 from kourou.cli.progress import RecoveryProgress
-from kourou.cli.serve_grpc import start_proxy
+from kourou.cli.serve_grpc import GrpcPlan, start_proxy
 from kourou.clock import Clock
 from kourou.console.server import Console
 from kourou.disk import OsDisk
@@ -147,10 +147,7 @@ class Plan:
         profile: name of the profile, for the start screen.
         console: address of the console; None for no console.
         is_console_required: whether a console port in use ends the start; else it is a warning.
-        grpc: address for gRPC clients; None for none.
-        is_grpc_required: whether that port in use, or a missing package, ends the start; else it is
-            a warning.
-        grpc_advertise: the address in the routes of gRPC clients; None: the one that each uses.
+        grpc: settings of the port for gRPC clients; None: they are not served.
     """
 
     broker: BrokerConfig
@@ -159,9 +156,7 @@ class Plan:
     profile: str
     console: Address | None = None
     is_console_required: bool = False
-    grpc: Address | None = None
-    is_grpc_required: bool = False
-    grpc_advertise: Address | None = None
+    grpc: GrpcPlan | None = None
 
 
 def run(plan: Plan, announce: Callable[[Ready], None]) -> None:
@@ -207,7 +202,7 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
         finally:
             progress.end()
         running.push_async_callback(broker.stop)
-        proxy = await start_proxy(plan, config, broker, runtime)
+        proxy = await start_proxy(plan.grpc, config, broker, runtime)
         if proxy is not None:
             running.push_async_callback(proxy.stop)
         console = _console(plan, broker)

@@ -21,6 +21,7 @@ from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.machine import memory_bytes
 from kourou.cli.options import CONSOLE_PORT
 from kourou.cli.process import Plan, Ready, ready_line, run
+from kourou.cli.serve_grpc import GrpcPlan
 from kourou.disk import OsDisk, require_file_calls
 from kourou.documented import documented
 from kourou.errors import ConfigError
@@ -128,13 +129,19 @@ class ServeConfig:
             parse_address(self.grpc_advertise)
 
     @property
-    def grpc_address(self) -> tuple[str, int] | None:
-        """The address for gRPC clients; None if they are not served."""
+    def grpc_plan(self) -> GrpcPlan | None:
+        """Settings of the port for gRPC clients; None: they are not served."""
         if not self.grpc_enable:
             return None
-        default_port = GRPC_PORT if self.broker.port else 0
-        port = default_port if self.grpc_server_port is None else self.grpc_server_port
-        return self.broker.listen, port
+        port = self.grpc_server_port
+        if port is None:
+            port = GRPC_PORT if self.broker.port else 0
+        advertise = self.grpc_advertise
+        return GrpcPlan(
+            address=(self.broker.listen, port),
+            is_required=self.grpc_server_port is not None,
+            advertise=None if advertise is None else parse_address(advertise),
+        )
 
     @property
     def console_address(self) -> tuple[str, int] | None:
@@ -366,9 +373,7 @@ def read_plan(flags: Mapping[str, object], file: Path | None, profile: Profile) 
         profile=profile.value,
         console=served.console_address,
         is_console_required=served.console_port is not None,
-        grpc=served.grpc_address,
-        is_grpc_required=served.grpc_server_port is not None,
-        grpc_advertise=parse_address(served.grpc_advertise) if served.grpc_advertise else None,
+        grpc=served.grpc_plan,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kourou.broker.config import BrokerConfig
@@ -13,20 +14,35 @@ from kourou.remoting.network import Address, parse_address
 from kourou.remoting.runtime import Runtime
 
 if TYPE_CHECKING:
-    from kourou.cli.process import Plan
     from kourou.proxy.server import Proxy
 
 _PACKAGES: Final = ("google.protobuf", "hpack")
 _ALPN: Final = ("h2",)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GrpcPlan:
+    """Settings of the port for gRPC clients.
+
+    Attributes:
+        address: where to listen.
+        is_required: whether a port in use, or a missing package, ends the start; else it is a
+            warning.
+        advertise: the address in the routes of clients; None: the one that each uses.
+    """
+
+    address: Address
+    is_required: bool = False
+    advertise: Address | None = None
+
+
 async def start_proxy(
-    plan: Plan, config: BrokerConfig, broker: Broker, runtime: Runtime
+    plan: GrpcPlan | None, config: BrokerConfig, broker: Broker, runtime: Runtime
 ) -> Proxy | None:
     """Serve gRPC clients; return None if they are switched off, or with a warning if that fails.
 
     Args:
-        plan: the port, and whether it must be served.
+        plan: None: gRPC clients are not served.
         config: of the broker, with the name servers that it registers with.
         broker: started.
         runtime: of the process.
@@ -35,12 +51,12 @@ async def start_proxy(
         ConfigError: the port was asked for, and a package is missing.
         ListenFailedError: the port was asked for, and cannot be opened.
     """
-    if plan.grpc is None:
+    if plan is None:
         return None
     missing = missing_packages()
     if missing:
         text = f"gRPC clients are not served: {missing}; install them: pip install 'kourou[proxy]'"
-        if plan.is_grpc_required:
+        if plan.is_required:
             raise ConfigError(text)
         print_stderr(f"warning: {text}; or switch them off: --no-grpc")
         return None
@@ -54,13 +70,13 @@ async def start_proxy(
     proxy = Proxy(
         runtime.network,
         Cluster(runtime, config.namesrv_addr, LocalMetadata(context.topics, context.groups), local),
-        advertised=plan.grpc_advertise,
+        advertised=plan.advertise,
         admission=config.transport.admission(config.limits, alpn=_ALPN),
     )
     try:
-        await proxy.start(plan.grpc)
+        await proxy.start(plan.address)
     except ListenFailedError as error:
-        if plan.is_grpc_required:
+        if plan.is_required:
             raise
         print_stderr(
             f"warning: gRPC clients are not served: {error}; choose another port with --grpc-port"

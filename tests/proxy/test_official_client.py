@@ -1,0 +1,126 @@
+"""The official Python SDK works with `kourou serve`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kourou.testing.process import Serving, run_command
+
+pytestmark = pytest.mark.slow
+
+PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
+
+PUSH = """
+import time
+from rocketmq import (
+    ClientConfiguration, ConsumeResult, Credentials, FilterExpression, Message, MessageListener,
+    Producer, PushConsumer,
+)
+
+configuration = ClientConfiguration("localhost:8081", Credentials())
+bodies = []
+
+class Listener(MessageListener):
+    def consume(self, message):
+        bodies.append((message.body.decode(), message.delivery_attempt))
+        is_first = message.body == b"2" and message.delivery_attempt == 1
+        return ConsumeResult.FAILURE if is_first else ConsumeResult.SUCCESS
+
+producer = Producer(configuration, ("pushed",))
+producer.startup()
+for number in range(4):
+    message = Message()
+    message.topic, message.body = "pushed", b"%d" % number
+    producer.send(message)
+consumer = PushConsumer(configuration, "pushers", Listener(), {"pushed": FilterExpression("*")})
+consumer.startup()
+for number in range(4, 8):
+    message = Message()
+    message.topic, message.body = "pushed", b"%d" % number
+    producer.send(message)
+end = time.monotonic() + 30
+while len(bodies) < 9 and time.monotonic() < end:
+    time.sleep(0.05)
+print(sorted(bodies))
+consumer.shutdown()
+producer.shutdown()
+"""
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with Serving.start(tmp_path_factory.mktemp("store"), "--no-console", grpc=True) as serving:
+        for topic in ("orders", "pushed"):
+            created = run_command("topic", "create", topic, "--namesrv", serving.namesrv)
+            assert created.code == 0, created.err
+        yield serving
+
+
+def run_program(program: str, serving: Serving, home: Path) -> str:
+    """Run a program of the SDK, which logs below the home directory; return what it prints."""
+    grpc = str(serving.ready["grpc"])
+    ended = subprocess.run(
+        [sys.executable, "-c", program.replace("localhost:8081", grpc)],
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_program_of_the_page_sends_and_receives(serving: Serving, tmp_path: Path) -> None:
+    [program] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+
+    printed = run_program(program, serving, tmp_path)
+
+    assert re.match(r"sent \w{34}\nreceived 17 eu\n", printed)
+
+
+def test_push_consumer_gets_each_message_and_a_failed_one_again(
+    serving: Serving, tmp_path: Path
+) -> None:
+    printed = run_program(PUSH, serving, tmp_path)
+
+    expected = [(str(number), 1) for number in range(8)]
+    assert printed == f"{sorted([*expected, ('2', 2)])}\n"
+
+
+def test_members_of_a_group_are_shown_with_their_language(serving: Serving, tmp_path: Path) -> None:
+    program = """
+import subprocess, sys
+from rocketmq import ClientConfiguration, Credentials, FilterExpression, SimpleConsumer
+consumer = SimpleConsumer(
+    ClientConfiguration("localhost:8081", Credentials()), "shown", {"orders": FilterExpression("*")}
+)
+consumer.startup()
+sys.stdout.write("ready\\n")
+sys.stdout.flush()
+sys.stdin.readline()
+consumer.shutdown()
+"""
+    grpc = str(serving.ready["grpc"])
+    process = subprocess.Popen(
+        [sys.executable, "-c", program.replace("localhost:8081", grpc)],
+        env={**os.environ, "HOME": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+    shown = run_command("group", "connections", "shown", "--namesrv", serving.namesrv)
+
+    process.communicate("\n", timeout=60)
+    assert "PYTHON" in shown.out
