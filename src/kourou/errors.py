@@ -218,6 +218,46 @@ class MalformedMessageError(ProtocolError):
     """A stored or sent message record does not parse."""
 
 
+class Http2Error(ProtocolError):
+    """The peer violates HTTP/2, so that the connection must be closed.
+
+    Attributes:
+        code: error code of the GOAWAY frame; see `kourou.http2.frames.ErrorCode`.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Http2StreamError(ProtocolError):
+    """The peer violates HTTP/2 in one stream, which is reset; the connection stays open.
+
+    Attributes:
+        stream_id: the stream.
+        code: error code of the RST_STREAM frame; see `kourou.http2.frames.ErrorCode`.
+    """
+
+    def __init__(self, stream_id: int, code: int) -> None:
+        super().__init__(f"stream {stream_id}: error {code}")
+        self.stream_id = stream_id
+        self.code = code
+
+
+class GrpcError(KourouError):
+    """A gRPC call ends with a status other than OK.
+
+    Attributes:
+        status: the status code; see `kourou.http2.grpc_messages.GrpcStatus`.
+        text: the message that the client receives.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
 class TransportError(KourouError):
     """The network failed before a response arrived."""
 

@@ -1,200 +1,103 @@
-"""One HTTP/2 connection of a server, without I/O: bytes in, calls of a handler, bytes out.
+"""The server's side of one HTTP/2 connection, without I/O: bytes in, calls of a handler, bytes out.
 
-    state      entered by                        frames from the peer
-    preface    -                                 the preface, then SETTINGS
-    open       the first SETTINGS                all
-    draining   `drain`                           all; HEADERS of new streams are ignored
-    closed     an error of the connection, or    none
-               `close`; GOAWAY is in the output
+    state      entered by                     frames from the peer
+    preface    -                              the preface, then SETTINGS
+    open       the first SETTINGS             all
+    draining   `drain`; GOAWAY is queued      all; new streams are ignored
+    closed     an error of the connection,    none
+               or `close`; GOAWAY is queued
 
-An error of one stream resets that stream. All output is collected until `take_output`.
+An error of one stream resets that stream. Output is queued in `outgoing`. Never raises for bytes of
+the peer.
 
-The window of a stream and of the connection is opened again as soon as data has arrived: the data
-of a stream is at most one incomplete message, whose size is limited, and all connections share one
-budget for them (`kourou.http2.server`). Data to the peer waits in its stream while a window is
-closed; `Stream.unsent_bytes` counts it.
+The window of the connection opens again as data arrives. The window of a stream opens when the
+handler calls `raise_window`, so that the handler bounds what is in memory.
 
 Source: RFC 9113.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol
 
+from kourou.errors import Http2Error, Http2StreamError, MalformedHeaderError
 from kourou.http2 import frames
 from kourou.http2.frames import ErrorCode, Setting
-from kourou.http2.headers import (
-    CompressionError,
-    HeaderDecoder,
-    HeadersTooLargeError,
-    MalformedRequestError,
-    RequestHead,
-    check_trailers,
-    request_head,
-)
+from kourou.http2.headers import Field, HeaderDecoder, RequestHead, are_trailers, request_head
+from kourou.http2.limits import Http2Limits
+from kourou.http2.outgoing import Outgoing, S
 
 _PRIORITY_BYTES: Final = 5
-_ID_MASK: Final = 0x7FFFFFFF
-_CLOSED_REMEMBERED: Final = 4096
-"""Streams ended by us whose late frames are ignored; later frames of older ones are an error."""
+_RESET_REMEMBERED_MAX: Final = 4096
+"""Streams reset by us whose late frames are ignored; those of older ones are answered."""
+_REASON_BYTES_MAX: Final = 200
+_STREAMS_PER_CHARGE: Final = 64
+"""Streams that a change of the window's size may touch at the cost of one cheap frame."""
 
 
-@dataclass(frozen=True, slots=True)
-class Http2Limits:
-    """Limits of each connection.
+class StreamHandler(Protocol[S]):
+    """Creates streams and handles their events, within `Http2Connection.receive`."""
 
-    Attributes:
-        streams_max: open streams.
-        header_block_bytes_max: bytes of a request's header block, in all its frames.
-        header_frames_max: frames of a header block.
-        header_list_bytes_max: bytes of a request's fields.
-        window_bytes: flow-control window of the connection, and of each stream.
-        burst_max: frames that cost the server work and the client little (pings, settings, resets,
-            empty data), above those that it may send each second.
-        per_second: such frames a second.
-    """
+    def create_stream(self, stream_id: int, send_window: int, receive_window: int) -> S:
+        """Return the object for a new stream; see `Stream`."""
 
-    streams_max: int = 20_000
-    header_block_bytes_max: int = 64 * 1024
-    header_frames_max: int = 64
-    header_list_bytes_max: int = 64 * 1024
-    window_bytes: int = 1024 * 1024
-    burst_max: int = 10_000
-    per_second: int = 1_000
+    def on_request(self, stream: S, head: RequestHead) -> None:
+        """Handle the fields of a new stream. If it ends with them, `on_data` is called next."""
+
+    def on_data(self, stream: S, data: bytes) -> None:
+        """Handle data; it is the last if `stream.is_remote_ended`, and may then be empty."""
+
+    def on_reset(self, stream: S) -> None:
+        """Handle that a stream is over because of its client or of an error in its frames."""
+
+    def on_writable(self, stream: S) -> None:
+        """Handle that none of the stream's data waits any more."""
 
 
-class StreamHandler(Protocol):
-    """Called with the events of all streams of a connection."""
-
-    def on_request(self, stream: Stream, head: RequestHead) -> None:
-        """Handle the fields of a new stream; `stream.is_remote_closed` if no data follows."""
-
-    def on_data(self, stream: Stream, data: bytes) -> None:
-        """Handle data, which is empty if only the end of the stream has arrived."""
-
-    def on_reset(self, stream: Stream) -> None:
-        """Handle the end of a stream by its client, or by an error in its frames."""
-
-    def on_writable(self, stream: Stream) -> None:
-        """Handle that all data of a stream that had to wait has been sent."""
-
-
-class Stream:
-    """One stream, from its HEADERS until both sides have ended it.
+class Http2Connection(Generic[S]):
+    """The receiving half of a connection, and its streams.
 
     Attributes:
-        is_remote_closed: the client sends nothing more.
-        is_closed: the stream is over; nothing more can be sent.
-        unsent_bytes: data that waits for the client's windows.
-        user: for the handler.
-    """
-
-    __slots__ = (
-        "_length_left", "ended_with", "id", "is_closed", "is_local_ended", "is_remote_closed",
-        "receive_window", "received_unacknowledged", "send_window", "unsent", "unsent_bytes",
-        "user",
-    )  # fmt: skip
-
-    def __init__(self, stream_id: int, send_window: int, receive_window: int) -> None:
-        self.id = stream_id
-        self.send_window = send_window
-        self.receive_window = receive_window
-        self.received_unacknowledged = 0
-        self.is_remote_closed = False
-        self.is_local_ended = False
-        self.is_closed = False
-        self.unsent: deque[bytes] | None = None
-        self.unsent_bytes = 0
-        self.ended_with: bytes | None = None
-        self._length_left: int | None = None
-        self.user: object = None
-
-    def expect_length(self, length: int | None) -> None:
-        """Set the length that the request's fields announce."""
-        self._length_left = length
-
-    def has_wrong_length(self, size: int, *, is_end: bool) -> bool:
-        """Count `size` bytes; return whether they contradict the announced length."""
-        if self._length_left is None:
-            return False
-        self._length_left -= size
-        return self._length_left < 0 or (is_end and self._length_left > 0)
-
-
-class _ConnectionError(Exception):
-    def __init__(self, code: ErrorCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-class _StreamError(Exception):
-    def __init__(self, stream_id: int, code: ErrorCode) -> None:
-        super().__init__()
-        self.stream_id = stream_id
-        self.code = code
-
-
-class Http2Connection:
-    """The server's side of a connection.
-
-    Attributes:
+        outgoing: its sending half.
         streams: the open streams by id.
-        is_closed: GOAWAY is in the output, and nothing more is read.
-        close_reason: why; empty if the peer did nothing wrong.
-        last_stream_id: the newest stream that the client has opened.
+        is_closed: nothing more is read.
+        is_draining: new streams are ignored.
+        close_reason: the violation for which it was closed; empty if there was none.
     """
 
     def __init__(
-        self, limits: Http2Limits, handler: StreamHandler, now_s: Callable[[], float]
+        self, limits: Http2Limits, handler: StreamHandler[S], now_s: Callable[[], float]
     ) -> None:
-        """Start a connection; its first output are the server's settings.
+        """Start a connection and queue the server's settings.
 
         Args:
             limits: its limits.
-            handler: called within `receive`, in the order of the frames.
+            handler: of its streams.
             now_s: returns elapsed seconds.
         """
         self._limits = limits
         self._handler = handler
         self._now_s = now_s
-        self.streams: dict[int, Stream] = {}
+        self.outgoing: Outgoing[S] = Outgoing(self._on_local_end, handler.on_writable)
+        self.streams: dict[int, S] = {}
         self.is_closed = False
         self.close_reason = ""
-        self.last_stream_id = 0
+        self._newest_id = 0
+        self._newest_served_id = 0
         self._opened = 0
-        self._is_draining = False
-        self._has_preface = False
-        self._has_settings = False
+        self.is_draining = False
         self._held = b""
-        self._headers = HeaderDecoder(limits.header_list_bytes_max)
+        self._is_preface_due = self._is_settings_due = True
+        self._decoder = HeaderDecoder()
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags of HEADERS, bytes
         self._block_frames = 0
-        self._block_error: _StreamError | None = None
-        self._send_window = frames.WINDOW_BYTES
-        self._peer_stream_window = frames.WINDOW_BYTES
-        self._peer_frame_bytes = frames.FRAME_BYTES_MAX
-        self._receive_window = limits.window_bytes
-        self._received_unacknowledged = 0
-        self._blocked: dict[int, Stream] = {}
-        self._ended_by_us: deque[int] = deque(maxlen=_CLOSED_REMEMBERED)
-        self._credit = float(limits.burst_max)
+        self._window = limits.connection_window_bytes
+        self._reset_by_us: dict[int, None] = {}
+        self._credit = float(limits.cheap_frames_burst)
         self._credited_s = now_s()
-        self._out: list[bytes] = [
-            frames.settings_frame(
-                {
-                    Setting.MAX_CONCURRENT_STREAMS: limits.streams_max,
-                    Setting.INITIAL_WINDOW_SIZE: limits.window_bytes,
-                    Setting.MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,
-                }
-            ),
-            frames.window_frame(0, limits.window_bytes - frames.WINDOW_BYTES),
-        ]
-        self._handlers = {
-            frames.DATA: self._on_data,
-            frames.HEADERS: self._on_headers,
+        self._answered = self._answered_at_credit = 0
+        self._handlers: Final = {
             frames.PRIORITY: self._on_priority,
             frames.RST_STREAM: self._on_rst_stream,
             frames.SETTINGS: self._on_settings,
@@ -204,11 +107,17 @@ class Http2Connection:
             frames.WINDOW_UPDATE: self._on_window_update,
             frames.CONTINUATION: self._on_continuation,
         }
+        self.outgoing.put(_first_frames(limits))
 
-    # Bytes
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of an incomplete frame and of an incomplete header block."""
+        return len(self._held) + (len(self._block[2]) if self._block is not None else 0)
+
+    # Receiving
 
     def receive(self, data: bytes) -> None:
-        """Handle bytes from the peer. Never raises for them: errors are answered as frames."""
+        """Handle bytes from the peer; ignored if the connection is closed."""
         if self.is_closed:
             return
         if self._held:
@@ -216,252 +125,201 @@ class Http2Connection:
             self._held = b""
         at = 0
         try:
-            if not self._has_preface:
+            if self._is_preface_due:
                 at = self._receive_preface(data)
-            if self._has_preface:
+            if not self._is_preface_due:
                 at = self._receive_frames(data, at)
-        except _ConnectionError as error:
-            self._fail(error.code, str(error))
+        except Http2Error as error:
+            self.close(ErrorCode(error.code), str(error))
             return
         if at < len(data) and not self.is_closed:
             self._held = data[at:]
 
-    def take_output(self) -> bytes:
-        """Return the bytes to send since the last call."""
-        out = self._out
-        if not out:
-            return b""
-        data = out[0] if len(out) == 1 else b"".join(out)
-        out.clear()
-        return data
-
-    @property
-    def has_output(self) -> bool:
-        """Whether there are bytes to send."""
-        return bool(self._out)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of incomplete frames and header blocks."""
-        return len(self._held) + (len(self._block[2]) if self._block else 0)
-
     def _receive_preface(self, data: bytes) -> int:
-        """Return the length of the preface once it is whole, before that 0."""
+        """Return the length of the preface if it is whole, else 0."""
         start = data[: len(frames.PREFACE)]
         if not frames.PREFACE.startswith(start):
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "no preface of HTTP/2")
-        if len(start) < len(frames.PREFACE):
-            return 0
-        self._has_preface = True
-        return len(start)
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2 only")
+        self._is_preface_due = len(start) < len(frames.PREFACE)
+        return 0 if self._is_preface_due else len(start)
 
     def _receive_frames(self, data: bytes, at: int) -> int:
         """Handle all whole frames; return the position after the last one."""
-        size_max, handlers = frames.FRAME_BYTES_MAX, self._handlers
         end = len(data)
-        while end - at >= frames.HEAD_BYTES:
-            size = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
-            if size > size_max:
-                raise _ConnectionError(
-                    ErrorCode.FRAME_SIZE_ERROR, f"a frame of {size} bytes, at most {size_max}"
+        unpack = frames.FRAME_HEAD.unpack_from
+        while end - at >= frames.HEAD_BYTES and not self.is_closed:
+            high, low, kind, flags, stream_id = unpack(data, at)
+            size = high << 16 | low
+            if size > frames.FRAME_BYTES_MAX:
+                raise Http2Error(
+                    ErrorCode.FRAME_SIZE_ERROR,
+                    f"a frame of {size} bytes, at most {frames.FRAME_BYTES_MAX}",
                 )
             begin = at + frames.HEAD_BYTES
-            if begin + size > end:
+            stop = begin + size
+            if stop > end:
                 break
-            kind, flags = data[at + 3], data[at + 4]
-            stream_id = int.from_bytes(data[at + 5 : begin], "big") & _ID_MASK
-            at = begin + size
-            if not self._has_settings and (kind != frames.SETTINGS or flags & frames.ACK):
-                raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-            if self._block is not None and (
-                kind != frames.CONTINUATION or stream_id != self._block[0]
-            ):
-                raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
-            handle = handlers.get(kind)
-            if handle is None:  # RFC 9113, 5.5: ignored
-                self._charge("unknown frames")
-                continue
+            at = stop
+            stream_id &= frames.ID_MASK
+            if self._block is not None or self._is_settings_due:
+                self._check_order(kind, flags, stream_id)
             try:
-                handle(stream_id, flags, data[begin:at])
-            except _StreamError as error:
+                if kind == frames.DATA:
+                    self._on_data(stream_id, flags, data[begin:stop])
+                elif kind == frames.HEADERS:
+                    self._on_headers(stream_id, flags, data[begin:stop])
+                else:
+                    handle = self._handlers.get(kind, self._on_unknown)
+                    handle(stream_id, flags, data[begin:stop])
+            except Http2StreamError as error:
                 self._on_stream_error(error)
-            if self.is_closed:
-                return at
         return at
 
-    # Sending
+    def _check_order(self, kind: int, flags: int, stream_id: int) -> None:
+        """Raise for a frame before the first SETTINGS, or within a header block."""
+        if self._is_settings_due and (kind != frames.SETTINGS or flags & frames.ACK):
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block[0]):
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
 
-    def send_headers(self, stream: Stream, block: bytes, *, ends: bool = False) -> None:
-        """Send the fields of a response, or its trailers; a block of at most one frame."""
-        if stream.is_closed or stream.is_local_ended:
-            return
-        flags = frames.END_HEADERS | (frames.END_STREAM if ends else 0)
-        frame = frames.frame_head(len(block), frames.HEADERS, flags, stream.id) + block
-        if stream.unsent:
-            assert ends, "only trailers follow data"
-            stream.is_local_ended = True
-            stream.ended_with = frame
-            return
-        self._out.append(frame)
-        if ends:
-            stream.is_local_ended = True
-            self._end(stream)
+    # Sending and ending
 
-    def send_data(self, stream: Stream, data: bytes) -> None:
-        """Send data, or keep it until the client's windows are open."""
-        if stream.is_closed or stream.is_local_ended or not data:
-            return
-        size = len(data)
-        if (
-            stream.unsent is None
-            and size <= stream.send_window
-            and size <= self._send_window
-            and size <= self._peer_frame_bytes
-        ):
-            stream.send_window -= size
-            self._send_window -= size
-            self._out.append(frames.frame_head(size, frames.DATA, 0, stream.id) + data)
-            return
-        if stream.unsent is None:
-            stream.unsent = deque()
-        stream.unsent.append(data)
-        stream.unsent_bytes += size
-        self._blocked[stream.id] = stream
-        self._flush(stream)
+    def raise_window(self, stream: S, size: int) -> None:
+        """Let the peer send `size` bytes on a stream from now on, if it may send fewer now."""
+        grown = size - stream.receive_window
+        if grown > 0 and not stream.is_remote_ended and not stream.is_closed:
+            stream.receive_window = size
+            self.outgoing.put(frames.window_frame(stream.id, grown))
 
-    def reply(self, stream: Stream, head: bytes, data: bytes, trailers: bytes) -> None:
-        """Send fields, data and trailers at once: the hot path of a unary call."""
-        size = len(data)
-        if (
-            stream.is_closed
-            or size > stream.send_window
-            or size > self._send_window
-            or size > self._peer_frame_bytes
-        ):
-            self.send_headers(stream, head)
-            self.send_data(stream, data)
-            self.send_headers(stream, trailers, ends=True)
-            return
-        self._send_window -= size
-        number = stream.id
-        self._out.append(
-            b"".join(
-                (
-                    frames.frame_head(len(head), frames.HEADERS, frames.END_HEADERS, number),
-                    head,
-                    frames.frame_head(size, frames.DATA, 0, number),
-                    data,
-                    frames.frame_head(
-                        len(trailers),
-                        frames.HEADERS,
-                        frames.END_HEADERS | frames.END_STREAM,
-                        number,
-                    ),
-                    trailers,
-                )
-            )
-        )
-        stream.is_local_ended = True
-        self._end(stream)
-
-    def reset(self, stream: Stream, code: ErrorCode) -> None:
+    def reset(self, stream: S, code: ErrorCode) -> None:
         """End a stream at once; data that waits is dropped."""
         if not stream.is_closed:
-            self._out.append(frames.reset_frame(stream.id, code))
-            self._ended_by_us.append(stream.id)
-            self._close(stream)
+            self._put_reset(stream.id, code)
+            self._close_stream(stream)
 
     def ping(self) -> None:
-        """Ask the peer for a sign of life."""
-        self._out.append(frames.frame_head(8, frames.PING, 0, 0) + bytes(8))
+        """Send a ping."""
+        self.outgoing.put(frames.frame_head(8, frames.PING, 0, 0) + bytes(8))
 
     def drain(self) -> None:
         """Refuse new streams; the open ones go on."""
-        if not self._is_draining and not self.is_closed:
-            self._is_draining = True
-            self._out.append(frames.goaway_frame(self.last_stream_id, ErrorCode.NO_ERROR))
+        if not self.is_draining and not self.is_closed:
+            self.is_draining = True
+            self.outgoing.put(frames.goaway_frame(self._newest_served_id, ErrorCode.NO_ERROR))
 
     def close(self, code: ErrorCode = ErrorCode.NO_ERROR, reason: str = "") -> None:
-        """End the connection; streams that are open end without an answer."""
-        if not self.is_closed:
-            self._fail(code, reason)
+        """End the connection; open streams end without an answer. May be called twice."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.close_reason = reason
+        self._held = b""
+        self._block = None
+        text = reason[:_REASON_BYTES_MAX]
+        self.outgoing.put(frames.goaway_frame(self._newest_served_id, code, text))
+        for stream in list(self.streams.values()):
+            self._close_stream(stream)
+            self._handler.on_reset(stream)
 
-    # Frames
+    def _on_local_end(self, stream: S) -> None:
+        """Close a stream whose last frame is queued; a client that still sends is stopped."""
+        self._answered += 1
+        if not stream.is_remote_ended:
+            self._put_reset(stream.id, ErrorCode.NO_ERROR)
+        self._close_stream(stream)
+
+    def _put_reset(self, stream_id: int, code: ErrorCode) -> None:
+        self.outgoing.put(frames.reset_frame(stream_id, code))
+        remembered = self._reset_by_us
+        remembered[stream_id] = None
+        if len(remembered) > _RESET_REMEMBERED_MAX:
+            del remembered[next(iter(remembered))]
+
+    def _close_stream(self, stream: S) -> None:
+        stream.is_closed = True
+        self.streams.pop(stream.id, None)
+        self.outgoing.forget(stream)
+
+    def _on_stream_error(self, error: Http2StreamError) -> None:
+        self._charge("errors of streams")
+        self._put_reset(error.stream_id, ErrorCode(error.code))
+        stream = self.streams.get(error.stream_id)
+        if stream is not None:
+            self._close_stream(stream)
+            self._handler.on_reset(stream)
+
+    # Frames of streams
 
     def _on_data(self, stream_id: int, flags: int, payload: bytes) -> None:
-        if not stream_id:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "DATA of stream 0")
         size = len(payload)
         self._count_received(size)
-        data = _unpadded(payload) if flags & frames.PADDED else payload
-        is_end = bool(flags & frames.END_STREAM)
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._check_gone(stream_id, ErrorCode.STREAM_CLOSED)
+            self._on_late_frame(stream_id)
             return
-        if stream.is_remote_closed:
-            raise _StreamError(stream_id, ErrorCode.STREAM_CLOSED)
+        if stream.is_remote_ended:
+            raise Http2StreamError(stream_id, ErrorCode.STREAM_CLOSED)
         stream.receive_window -= size
         if stream.receive_window < 0:
-            raise _StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
-        if stream.has_wrong_length(len(data), is_end=is_end):
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+            raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        if flags & frames.PADDED:
+            payload = _unpadded(payload)
+        is_end = flags & frames.END_STREAM
+        if stream.length_left is not None:
+            self._check_length(stream, len(payload), is_end=bool(is_end))
         if is_end:
-            stream.is_remote_closed = True
-        else:
-            if not data:
-                self._charge("empty DATA frames")
-            self._reopen_window(stream, size)
-        self._handler.on_data(stream, data)
-        if is_end and stream.is_local_ended and not stream.unsent:
-            self._close(stream)
+            stream.is_remote_ended = True
+        elif not payload:
+            self._charge("empty DATA frames")
+            return
+        self._handler.on_data(stream, payload)
+
+    def _check_length(self, stream: S, size: int, *, is_end: bool) -> None:
+        """Raise if the data contradicts the length that the request's fields announce."""
+        assert stream.length_left is not None, "the caller has checked it"
+        stream.length_left -= size
+        if stream.length_left < 0 or (is_end and stream.length_left):
+            raise Http2StreamError(stream.id, ErrorCode.PROTOCOL_ERROR)
 
     def _count_received(self, size: int) -> None:
-        """Count data against the connection's window, and open it again by halves."""
-        self._receive_window -= size
-        if self._receive_window < 0:
-            raise _ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the window")
-        self._received_unacknowledged += size
-        if self._received_unacknowledged * 2 >= self._limits.window_bytes:
-            self._out.append(frames.window_frame(0, self._received_unacknowledged))
-            self._receive_window += self._received_unacknowledged
-            self._received_unacknowledged = 0
-
-    def _reopen_window(self, stream: Stream, size: int) -> None:
-        stream.received_unacknowledged += size
-        if stream.received_unacknowledged * 2 >= self._limits.window_bytes:
-            self._out.append(frames.window_frame(stream.id, stream.received_unacknowledged))
-            stream.receive_window += stream.received_unacknowledged
-            stream.received_unacknowledged = 0
+        """Count data against the connection's window, and open it again when half is used."""
+        self._window -= size
+        limit = self._limits.connection_window_bytes
+        if self._window < 0:
+            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"more DATA than {limit} bytes")
+        if self._window * 2 < limit:
+            self.outgoing.put(frames.window_frame(0, limit - self._window))
+            self._window = limit
 
     def _on_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
-        if not stream_id:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "HEADERS of stream 0")
-        block = _unpadded(payload) if flags & frames.PADDED else payload
-        self._block_error = None
+        if flags & frames.PADDED:
+            payload = _unpadded(payload)
         if flags & frames.PRIORITY_FLAG:
-            if len(block) < _PRIORITY_BYTES:
-                raise _ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "HEADERS without its priority")
-            if int.from_bytes(block[:4], "big") & _ID_MASK == stream_id:
-                self._block_error = _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
-            block = block[_PRIORITY_BYTES:]
+            if len(payload) < _PRIORITY_BYTES:
+                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "HEADERS without its priority")
+            if int.from_bytes(payload[:4], "big") & frames.ID_MASK == stream_id:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
+            payload = payload[_PRIORITY_BYTES:]
         if flags & frames.END_HEADERS:
-            self._on_block(stream_id, flags, block)
+            self._on_block(stream_id, flags, payload)
+        elif not stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "HEADERS of stream 0")
         else:
-            self._block = (stream_id, flags, bytearray(block))
+            self._block = (stream_id, flags, bytearray(payload))
             self._block_frames = 1
 
     def _on_continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
         if self._block is None:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         _, first_flags, block = self._block
         block += payload
         self._block_frames += 1
         limits = self._limits
-        if len(block) > limits.header_block_bytes_max or (
-            self._block_frames > limits.header_frames_max
+        if (
+            len(block) > limits.header_block_bytes_max
+            or self._block_frames > limits.header_frames_max
         ):
-            raise _ConnectionError(
+            raise Http2Error(
                 ErrorCode.ENHANCE_YOUR_CALM,
                 f"a header block of {len(block)} bytes in {self._block_frames} frames",
             )
@@ -472,272 +330,189 @@ class Http2Connection:
     def _on_block(self, stream_id: int, flags: int, block: bytes) -> None:
         """Handle a whole header block: a new stream, or the trailers of one."""
         try:
-            fields = self._headers.decode(block)
-        except HeadersTooLargeError as error:
-            raise _ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from None
-        except CompressionError as error:
-            raise _ConnectionError(ErrorCode.COMPRESSION_ERROR, str(error)) from None
+            fields = self._decoder.decode(block)
+        except MalformedHeaderError as error:
+            raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(error)) from None
         is_end = bool(flags & frames.END_STREAM)
-        stream = self.streams.get(stream_id)
-        if stream is not None:
-            self._on_trailers(stream, fields, is_end=is_end)
+        if stream_id <= self._newest_id:
+            self._on_later_block(stream_id, fields, is_end=is_end)
             return
         if not stream_id & 1:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, f"a client's stream {stream_id}")
-        if stream_id <= self.last_stream_id:
-            # Only if the client has skipped no stream, this one was open once.
-            was_open = self._opened * 2 == self.last_stream_id + 1
-            code = ErrorCode.STREAM_CLOSED if was_open else ErrorCode.PROTOCOL_ERROR
-            self._check_gone(stream_id, code)
-            return
-        if self._is_draining:
-            return
-        self.last_stream_id = stream_id
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"a client's stream {stream_id}")
+        self._newest_id = stream_id
         self._opened += 1
-        if self._block_error is not None:
-            raise self._block_error
+        if self.is_draining:
+            return
+        self._newest_served_id = stream_id
         if len(self.streams) >= self._limits.streams_max:
-            self._charge("streams above the limit")
-            raise _StreamError(stream_id, ErrorCode.REFUSED_STREAM)
-        self._open(stream_id, fields, is_end=is_end)
-
-    def _open(
-        self, stream_id: int, fields: tuple[tuple[bytes, bytes], ...], *, is_end: bool
-    ) -> None:
-        try:
-            head = request_head(fields)
-        except MalformedRequestError:
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR) from None
-        stream = Stream(stream_id, self._peer_stream_window, self._limits.window_bytes)
-        stream.expect_length(head.content_length)
-        stream.is_remote_closed = is_end
-        if is_end and head.content_length:
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+            raise Http2StreamError(stream_id, ErrorCode.REFUSED_STREAM)
+        head = request_head(fields)
+        if head is None or (is_end and head.content_length):
+            raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        handler = self._handler
+        stream = handler.create_stream(
+            stream_id, self.outgoing.stream_window, self._limits.stream_window_bytes
+        )
+        if head.content_length is not None:
+            stream.length_left = head.content_length
+        if is_end:
+            stream.is_remote_ended = True
         self.streams[stream_id] = stream
-        self._handler.on_request(stream, head)
+        handler.on_request(stream, head)
+        if is_end and not stream.is_closed:
+            handler.on_data(stream, b"")
 
-    def _on_trailers(
-        self, stream: Stream, fields: tuple[tuple[bytes, bytes], ...], *, is_end: bool
-    ) -> None:
-        if stream.is_remote_closed:
-            raise _StreamError(stream.id, ErrorCode.STREAM_CLOSED)
-        try:
-            check_trailers(fields)
-        except MalformedRequestError:
-            raise _StreamError(stream.id, ErrorCode.PROTOCOL_ERROR) from None
-        if not is_end or stream.has_wrong_length(0, is_end=True):
-            raise _StreamError(stream.id, ErrorCode.PROTOCOL_ERROR)
-        stream.is_remote_closed = True
+    def _on_later_block(self, stream_id: int, fields: list[Field], *, is_end: bool) -> None:
+        """Handle the header block of a stream that is not new: trailers, or an error."""
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            # Only if the client has skipped no stream, this one was open once.
+            if not stream_id & 1 or self._opened * 2 != self._newest_id + 1:
+                raise Http2Error(
+                    ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} after {self._newest_id}"
+                )
+            if stream_id not in self._reset_by_us and not self.is_draining:
+                raise Http2Error(ErrorCode.STREAM_CLOSED, f"HEADERS of stream {stream_id}")
+            return
+        if stream.is_remote_ended:
+            raise Http2StreamError(stream_id, ErrorCode.STREAM_CLOSED)
+        if not is_end or stream.length_left or not are_trailers(fields):
+            raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        stream.is_remote_ended = True
         self._handler.on_data(stream, b"")
-        if stream.is_local_ended and not stream.unsent:
-            self._close(stream)
-
-    def _on_priority(self, stream_id: int, _: int, payload: bytes) -> None:
-        if not stream_id:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "PRIORITY of stream 0")
-        if len(payload) != _PRIORITY_BYTES:
-            raise _StreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR)
-        if int.from_bytes(payload[:4], "big") & _ID_MASK == stream_id:
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
-        self._charge("PRIORITY frames")
 
     def _on_rst_stream(self, stream_id: int, _: int, payload: bytes) -> None:
-        if not stream_id or stream_id > self.last_stream_id:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM of an idle stream")
+        if not stream_id or stream_id > self._newest_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "RST_STREAM of an idle stream")
         if len(payload) != 4:
-            raise _ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM is not of 4 bytes")
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM is not of 4 bytes")
         self._charge("resets")
         stream = self.streams.get(stream_id)
         if stream is not None:
-            self._close(stream)
+            self._close_stream(stream)
             self._handler.on_reset(stream)
+
+    def _on_priority(self, stream_id: int, _: int, payload: bytes) -> None:
+        if not stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PRIORITY of stream 0")
+        if len(payload) != _PRIORITY_BYTES:
+            raise Http2StreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR)
+        if int.from_bytes(payload[:4], "big") & frames.ID_MASK == stream_id:
+            raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        self._charge("PRIORITY frames")
+
+    def _on_late_frame(self, stream_id: int) -> None:
+        """Handle data of a stream that is not open; ignore it if we have reset the stream."""
+        if not stream_id or stream_id > self._newest_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"DATA of idle stream {stream_id}")
+        is_ignored = stream_id > self._newest_served_id  # opened while draining
+        if not is_ignored and stream_id not in self._reset_by_us:
+            raise Http2StreamError(stream_id, ErrorCode.STREAM_CLOSED)
+
+    # Frames of the connection
 
     def _on_settings(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "SETTINGS of a stream")
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "SETTINGS of a stream")
         if flags & frames.ACK:
             if payload:
-                raise _ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS ack with a payload")
+                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS ack with a payload")
+            self._charge("SETTINGS acks")
             return
-        if len(payload) % 6:
-            raise _ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS are not of 6 bytes each")
-        if self._has_settings:
-            self._charge("SETTINGS frames")
-        self._has_settings = True
-        for at in range(0, len(payload), 6):
-            self._apply(
-                int.from_bytes(payload[at : at + 2], "big"),
-                int.from_bytes(payload[at + 2 : at + 6], "big"),
-            )
-        self._out.append(frames.SETTINGS_ACK)
-        self._flush_blocked()
-
-    def _apply(self, number: int, value: int) -> None:
-        """Apply one setting of the peer. Its header table is not used, so the size is ignored."""
-        if number == Setting.ENABLE_PUSH and value > 1:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
-        if number == Setting.INITIAL_WINDOW_SIZE:
-            if value > frames.WINDOW_BYTES_MAX:
-                raise _ConnectionError(
-                    ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}"
-                )
-            change = value - self._peer_stream_window
-            self._peer_stream_window = value
-            for stream in self.streams.values():
-                stream.send_window += change
-                if stream.send_window > frames.WINDOW_BYTES_MAX:
-                    raise _ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
-        if number == Setting.MAX_FRAME_SIZE:
-            if not frames.FRAME_BYTES_MAX <= value <= frames.FRAME_BYTES_LIMIT:
-                raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}")
-            self._peer_frame_bytes = value
-
-    def _on_push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
-        del stream_id, flags, payload
-        raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE of a client")
-
-    def _on_ping(self, stream_id: int, flags: int, payload: bytes) -> None:
-        if stream_id:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "PING of a stream")
-        if len(payload) != 8:
-            raise _ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "PING is not of 8 bytes")
-        if not flags & frames.ACK:
-            self._charge("pings")
-            self._out.append(frames.ping_ack(payload))
-
-    def _on_goaway(self, stream_id: int, _: int, payload: bytes) -> None:
-        if stream_id:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "GOAWAY of a stream")
-        if len(payload) < 8:
-            raise _ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY is shorter than 8 bytes")
+        if len(payload) % frames.SETTING.size:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS are not of 6 bytes each")
+        self._is_settings_due = False
+        self._charge("SETTINGS frames", 1 + len(payload) // frames.SETTING.size)
+        for number, value in frames.SETTING.iter_unpack(payload):
+            if number == Setting.INITIAL_WINDOW_SIZE:
+                self._charge("changes of windows", len(self.streams) // _STREAMS_PER_CHARGE)
+            self.outgoing.apply_setting(number, value, self.streams.values())
+        self.outgoing.put(frames.SETTINGS_ACK)
+        self.outgoing.resume()
 
     def _on_window_update(self, stream_id: int, _: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise _ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE is not of 4 bytes")
-        size = int.from_bytes(payload, "big") & _ID_MASK
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE is not of 4 bytes")
+        size = int.from_bytes(payload, "big") & frames.ID_MASK
         if not stream_id:
             if not size:
-                raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
-            self._send_window += size
-            if self._send_window > frames.WINDOW_BYTES_MAX:
-                raise _ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "the window is too large")
-            self._flush_blocked()
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
+            self.outgoing.open_window(size)
             return
         stream = self.streams.get(stream_id)
         if stream is None:
-            if stream_id > self.last_stream_id:
-                raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of an idle stream")
+            if stream_id > self._newest_id:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of an idle stream")
             return
         if not size:
-            raise _StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
-        stream.send_window += size
-        if stream.send_window > frames.WINDOW_BYTES_MAX:
-            raise _StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
-        if stream.unsent:
-            self._flush(stream)
+            raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
+        self.outgoing.open_stream_window(stream, size)
 
-    # Ends and windows
+    def _on_ping(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PING of a stream")
+        if len(payload) != 8:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "PING is not of 8 bytes")
+        self._charge("pings")
+        if not flags & frames.ACK:
+            self.outgoing.put(frames.ping_ack(payload))
 
-    def _flush_blocked(self) -> None:
-        for stream in list(self._blocked.values()):
-            if self._send_window <= 0:
-                break
-            self._flush(stream)
+    def _on_goaway(self, stream_id: int, _: int, payload: bytes) -> None:
+        if stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "GOAWAY of a stream")
+        if len(payload) < 8:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY is shorter than 8 bytes")
+        self._charge("GOAWAY frames")
 
-    def _flush(self, stream: Stream) -> None:
-        """Send data that waits, as far as the windows allow."""
-        unsent = stream.unsent
-        while unsent:
-            room = min(stream.send_window, self._send_window, self._peer_frame_bytes)
-            if room <= 0:
-                return
-            data = unsent.popleft()
-            if len(data) > room:
-                unsent.appendleft(data[room:])
-                data = data[:room]
-            size = len(data)
-            stream.send_window -= size
-            self._send_window -= size
-            stream.unsent_bytes -= size
-            self._out.append(frames.frame_head(size, frames.DATA, 0, stream.id) + data)
-        stream.unsent = None
-        self._blocked.pop(stream.id, None)
-        if stream.ended_with is not None:
-            self._out.append(stream.ended_with)
-            self._end(stream)
-        else:
-            self._handler.on_writable(stream)
+    def _on_push_promise(self, stream_id: int, _: int, payload: bytes) -> None:  # noqa: ARG002
+        raise Http2Error(
+            ErrorCode.PROTOCOL_ERROR, f"PUSH_PROMISE of a client in stream {stream_id}"
+        )
 
-    def _end(self, stream: Stream) -> None:
-        """End our side; a client that is still sending is told to stop."""
-        if not stream.is_remote_closed:
-            self._out.append(frames.reset_frame(stream.id, ErrorCode.NO_ERROR))
-            self._ended_by_us.append(stream.id)
-        self._close(stream)
+    def _on_unknown(self, stream_id: int, _: int, payload: bytes) -> None:  # noqa: ARG002
+        """Ignore a frame of an unknown type (RFC 9113, 5.5)."""
+        self._charge("unknown frames")
 
-    def _close(self, stream: Stream) -> None:
-        stream.is_closed = True
-        stream.unsent = None
-        stream.unsent_bytes = 0
-        self.streams.pop(stream.id, None)
-        self._blocked.pop(stream.id, None)
-
-    def _check_gone(self, stream_id: int, code: ErrorCode) -> None:
-        """Raise for a frame of a stream that is not open, unless the frame was under way.
+    def _charge(self, what: str, count: int = 1) -> None:
+        """Count frames that cost the client little.
 
         Raises:
-            _ConnectionError: the stream was never opened, or the client had ended it.
+            Http2Error: there are too many of them.
         """
-        if stream_id > self.last_stream_id:
-            raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, f"a frame of idle stream {stream_id}")
-        if stream_id not in self._ended_by_us:
-            raise _ConnectionError(code, f"a frame of closed stream {stream_id}")
-
-    def _on_stream_error(self, error: _StreamError) -> None:
-        stream = self.streams.get(error.stream_id)
-        self._charge("errors")
-        self._out.append(frames.reset_frame(error.stream_id, error.code))
-        self._ended_by_us.append(error.stream_id)
-        if stream is not None:
-            self._close(stream)
-            self._handler.on_reset(stream)
-
-    def _charge(self, what: str) -> None:
-        """Count a frame that costs the client little.
-
-        Raises:
-            _ConnectionError: there are too many of them.
-        """
-        self._credit -= 1
+        self._credit -= count
         if self._credit > 0:
             return
         now_s = self._now_s()
         limits = self._limits
-        self._credit += (now_s - self._credited_s) * limits.per_second
-        self._credit = min(self._credit, float(limits.burst_max))
+        self._credit += (now_s - self._credited_s) * limits.cheap_frames_per_s
+        self._credit += self._answered - self._answered_at_credit
+        self._credit = min(self._credit, float(limits.cheap_frames_burst))
         self._credited_s = now_s
+        self._answered_at_credit = self._answered
         if self._credit <= 0:
-            raise _ConnectionError(
+            raise Http2Error(
                 ErrorCode.ENHANCE_YOUR_CALM, f"too many frames, the last of them {what}"
             )
 
-    def _fail(self, code: ErrorCode, reason: str) -> None:
-        self.is_closed = True
-        self.close_reason = reason
-        self._held = b""
-        self._block = None
-        self._out.append(frames.goaway_frame(self.last_stream_id, code, reason[:200]))
-        for stream in list(self.streams.values()):
-            self._close(stream)
-            self._handler.on_reset(stream)
+
+def _first_frames(limits: Http2Limits) -> bytes:
+    """Return the server's settings, and the opening of the connection's window."""
+    settings = {
+        Setting.MAX_CONCURRENT_STREAMS: limits.streams_max,
+        Setting.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+        Setting.MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,
+    }
+    data = frames.settings_frame(settings)
+    more = limits.connection_window_bytes - frames.WINDOW_BYTES
+    return data + frames.window_frame(0, more) if more else data
 
 
 def _unpadded(payload: bytes) -> bytes:
     """Return the payload of a padded frame.
 
     Raises:
-        _ConnectionError: the padding is longer than the frame.
+        Http2Error: the padding is longer than the frame.
     """
     if not payload or payload[0] >= len(payload):
-        raise _ConnectionError(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
     return payload[1 : len(payload) - payload[0]]

@@ -1,18 +1,25 @@
 """Frames of HTTP/2: numbers, and the bytes of the frames that a server sends.
 
+    length   type   flags   stream id, the first bit ignored   payload
+    3 bytes  1      1       4                                  `length` bytes
+
 Source: RFC 9113, sections 4, 6 and 7.
 """
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The first bytes of a client."""
 
 HEAD_BYTES: Final = 9
-"""Length (3 bytes), type, flags, stream id (4 bytes, the first bit is ignored)."""
+FRAME_HEAD: Final = struct.Struct(">BHBBI")
+"""The length's first byte and its other two; type; flags; stream id with the ignored bit."""
+SETTING: Final = struct.Struct(">HI")
+ID_MASK: Final = 0x7FFF_FFFF
 
 FRAME_BYTES_MAX: Final = 16_384
 """Largest payload that a peer may send, and that any peer accepts, without other settings."""
@@ -75,6 +82,19 @@ SETTINGS_ACK: Final = b"\0\0\0\x04\x01\0\0\0\0"
 def frame_head(size: int, kind: int, flags: int, stream_id: int) -> bytes:
     """Return the first nine bytes of a frame."""
     return (size << 48 | kind << 40 | flags << 32 | stream_id).to_bytes(HEAD_BYTES, "big")
+
+
+class HeaderFrame(NamedTuple):
+    """A HEADERS frame without its stream id, which is between `start` and `block`."""
+
+    start: bytes
+    block: bytes
+
+
+def header_frame(block: bytes, *, ends: bool) -> HeaderFrame:
+    """Return the frame of a whole header block; `ends`: the last frame of its stream."""
+    flags = END_HEADERS | END_STREAM if ends else END_HEADERS
+    return HeaderFrame(frame_head(len(block), HEADERS, flags, 0)[:5], block)
 
 
 def settings_frame(settings: dict[Setting, int]) -> bytes:

@@ -10,13 +10,17 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
-from kourou.errors import ProtocolError
+from kourou.errors import GrpcError
 
 PREFIX_BYTES: Final = 5
 """A byte for compression, and the length in four bytes."""
+IDENTITY: Final = (b"", b"identity")
+"""Values of grpc-encoding whose messages are not compressed."""
+ENCODINGS: Final = (*IDENTITY, b"gzip")
+"""Supported values of grpc-encoding."""
 _GZIP: Final = 31
 """`wbits` of zlib for the form gzip."""
-_UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS: Final = 8
 _VISIBLE: Final = range(0x20, 0x7F)
 
@@ -43,103 +47,84 @@ class GrpcStatus(IntEnum):
     UNAUTHENTICATED = 16
 
 
-class GrpcError(ProtocolError):
-    """A call ends with a status.
-
-    Attributes:
-        status: its code.
-        text: its message.
-    """
-
-    def __init__(self, status: GrpcStatus, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
-
-
-def encode_message(message: bytes) -> bytes:
-    """Return an uncompressed message with its prefix."""
-    return len(message).to_bytes(PREFIX_BYTES, "big") + message
+def message_prefix(size: int) -> bytes:
+    """Return the prefix of an uncompressed message of `size` bytes."""
+    return size.to_bytes(PREFIX_BYTES, "big")
 
 
 class MessageReader:
     """Cuts the data of one stream into messages.
 
     Attributes:
-        held_bytes: bytes of an incomplete message.
+        held_bytes: bytes of the incomplete message.
+        announced_bytes: its size with prefix; 0 until the prefix is whole.
     """
 
-    __slots__ = ("_encoding", "_limit", "_parts", "held_bytes")
+    __slots__ = ("_data", "_encoding", "_limit", "announced_bytes", "held_bytes")
 
-    def __init__(self, encoding: str, limit: int) -> None:
-        """Read messages of at most `limit` bytes, compressed as `encoding` says if marked so."""
+    def __init__(self, encoding: bytes, limit: int) -> None:
+        """Read messages of at most `limit` bytes; those marked so are compressed by `encoding`."""
         self._encoding = encoding
         self._limit = limit
-        self._parts = bytearray()
+        self._data = bytearray()
         self.held_bytes = 0
+        self.announced_bytes = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the messages that `data` completes.
+        """Yield the messages that `data` completes; exhaust it before the next call.
 
         Raises:
             GrpcError: a message is too large, or its compression is unknown or damaged.
         """
-        if not self._parts and len(data) >= PREFIX_BYTES:  # mostly one message, whole
-            size = int.from_bytes(data[1:PREFIX_BYTES], "big")
-            if len(data) == PREFIX_BYTES + size and not data[0]:
-                if size > self._limit:
-                    raise self._too_large(size)
-                yield data[PREFIX_BYTES:]
-                return
-        parts = self._parts
-        parts += data
-        at = 0
-        try:
-            while len(parts) - at >= PREFIX_BYTES:
-                size = int.from_bytes(parts[at + 1 : at + PREFIX_BYTES], "big")
-                if size > self._limit:
-                    raise self._too_large(size)
-                end = at + PREFIX_BYTES + size
-                if end > len(parts):
-                    break
-                message = bytes(parts[at + PREFIX_BYTES : end])
-                yield self._inflate(message, parts[at]) if parts[at] else message
-                at = end
-        finally:
-            del parts[:at]
-            self.held_bytes = len(parts)
+        self._data += data
+        at, end = 0, len(self._data)
+        self.announced_bytes = 0
+        while end - at >= PREFIX_BYTES:
+            size = int.from_bytes(self._data[at + 1 : at + PREFIX_BYTES], "big")
+            if size > self._limit:
+                raise self._too_large(size)
+            if at + PREFIX_BYTES + size > end:
+                self.announced_bytes = PREFIX_BYTES + size
+                break
+            begin, at = at + PREFIX_BYTES, at + PREFIX_BYTES + size
+            with memoryview(self._data) as view:  # one copy, not two
+                message = bytes(view[begin:at])
+            flag = self._data[begin - PREFIX_BYTES]
+            yield self._inflate(message, flag) if flag else message
+        if at:
+            self._data = self._data[at:]  # of less than one message
+        self.held_bytes = end - at
 
     def _too_large(self, size: int) -> GrpcError:
         return GrpcError(
             GrpcStatus.RESOURCE_EXHAUSTED,
-            f"gRPC message exceeds maximum size {self._limit}: {size}",
+            f"a message of {size} bytes exceeds the limit of {self._limit} bytes",
         )
 
     def _inflate(self, message: bytes, flag: int) -> bytes:
         if flag != 1:
             raise GrpcError(GrpcStatus.INTERNAL, f"compression flag {flag} is not 0 or 1")
-        if self._encoding in ("", "identity"):
+        if self._encoding in IDENTITY:
             raise GrpcError(GrpcStatus.INTERNAL, "a compressed message without grpc-encoding")
+        inflater = zlib.decompressobj(_GZIP)
         try:
-            inflater = zlib.decompressobj(_GZIP)
-            inflated = inflater.decompress(message, self._limit)
-            is_whole = inflater.eof and not inflater.unconsumed_tail
+            inflated = inflater.decompress(message, self._limit + 1)
         except zlib.error as error:
             raise GrpcError(GrpcStatus.INTERNAL, f"gzip message is damaged: {error}") from None
-        if not is_whole:
-            if len(inflated) >= self._limit:
-                raise self._too_large(len(inflated))
+        if len(inflated) > self._limit:
+            raise self._too_large(len(inflated))
+        if not inflater.eof:
             raise GrpcError(GrpcStatus.INTERNAL, "gzip message is incomplete")
         return inflated
 
 
-def parse_timeout(text: str) -> float | None:
+def parse_timeout(text: bytes) -> float | None:
     """Return the seconds of a `grpc-timeout`; None if the text is not one.
 
     It has one to eight digits and a unit.
     """
     digits, unit = text[:-1], text[-1:]
-    if not 1 <= len(digits) <= _TIMEOUT_DIGITS or not (digits.isascii() and digits.isdigit()):
+    if not 1 <= len(digits) <= _TIMEOUT_DIGITS or not digits.isdigit():
         return None
     seconds = _UNITS_S.get(unit)
     return None if seconds is None else int(digits) * seconds

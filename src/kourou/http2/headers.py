@@ -1,45 +1,75 @@
-"""Header blocks: requests are decoded and checked, responses encoded without a dynamic table.
+"""Header blocks: requests are decompressed and checked, responses encoded without a dynamic table.
 
-A client repeats most header blocks byte for byte. A block that does not change the decoder's table
-is decoded once, and then found by its bytes until the table changes. Responses use only the static
-table and literals, so their blocks are constants.
+Each call of a real client has a field of its own, such as a request id, which most clients add to
+the dynamic table. Whole blocks therefore never repeat. So the decoder is one loop, which checks a
+field when it is read as a literal and keeps the verdict with the table's entry. Responses use only
+the static table and literals, so that their blocks are constants.
 
-Source: RFC 9113, sections 8.2 and 8.3; RFC 7541.
+Source: RFC 7541; RFC 9113, sections 8.2 and 8.3.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
-from hpack import Decoder, HPACKError, InvalidTableSizeError, OversizedHeaderListError
+from hpack.huffman_table import (
+    HUFFMAN_COMPLETE,
+    HUFFMAN_EMIT_SYMBOL,
+    HUFFMAN_FAIL,
+    HUFFMAN_TABLE,
+)
 from hpack.table import HeaderTable
 
-from kourou.errors import ProtocolError
+from kourou.errors import MalformedHeaderError
 
-_CACHED_MAX: Final = 64
-"""Blocks that are found by their bytes, a connection."""
-_CACHED_BYTES_MAX: Final = 1024
-_REQUEST_FIELDS: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
-_REQUIRED_FIELDS: Final = (b":method", b":scheme", b":path")
-_CONNECTION_FIELDS: Final = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
-)
-_LITERAL: Final = 0x00
-"""First byte of a field with a new name that enters no table."""
-_STATUS_200: Final = b"\x88"
+TABLE_BYTES: Final = 4096
+"""Size of the dynamic table without other settings."""
+
+# Roles of fields: 0 is a field that only the program reads.
+INVALID: Final = 1
+METHOD: Final = 2
+SCHEME: Final = 3
+PATH: Final = 4
+AUTHORITY: Final = 5
+_PSEUDO_LAST: Final = 5
+LENGTH: Final = 6
+TIMEOUT: Final = 7
+ENCODING: Final = 8
+CONTENT_TYPE: Final = 9
+
+Field = tuple[bytes, bytes, int, int]
+"""Name, value, role, and size as RFC 7541, 4.1 counts it."""
+
+_ROLES: Final = {
+    b":method": METHOD,
+    b":scheme": SCHEME,
+    b":path": PATH,
+    b":authority": AUTHORITY,
+    b"content-length": LENGTH,
+    b"grpc-timeout": TIMEOUT,
+    b"grpc-encoding": ENCODING,
+    b"content-type": CONTENT_TYPE,
+    b"connection": INVALID,
+    b"keep-alive": INVALID,
+    b"proxy-connection": INVALID,
+    b"transfer-encoding": INVALID,
+    b"upgrade": INVALID,
+}
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_BAD_VALUE: Final = re.compile(rb"[\0\r\n]")
+_FIELD_BYTES: Final = 32
+_LENGTH_DIGITS_MAX: Final = 18
+_INTEGER_BYTES_MAX: Final = 5
 _INTEGER_7: Final = 127
-
-
-class HeadersTooLargeError(ProtocolError):
-    """The fields of a request exceed the limit, so that the connection's table is unknown now."""
-
-
-class CompressionError(ProtocolError):
-    """A header block is not valid HPACK."""
-
-
-class MalformedRequestError(ProtocolError):
-    """The fields are not those of a request."""
+_TEXTS_MAX: Final = 4096
+_TEXT_BYTES_MAX: Final = 128
+_STATIC_COUNT: Final = 61
+_STATUSES: Final = {200: b"\x88", 415: b"\x08\x03415"}
+_CONTENT_TYPE_INDEX: Final = b"\x0f\x10"
+"""A literal that enters no table, with the name of entry 31 of the static table."""
+_LITERAL: Final = b"\x00"
+"""A literal with a new name that enters no table."""
 
 
 class RequestHead(NamedTuple):
@@ -47,122 +77,266 @@ class RequestHead(NamedTuple):
 
     Attributes:
         path: the value of `:path`.
-        fields: the fields that are not pseudo-fields, in order.
-        content_length: None if it is not given.
+        method: the value of `:method`.
+        authority: the value of `:authority`; empty if it is missing.
+        timeout, encoding, content_type: values of `grpc-timeout`, `grpc-encoding` and
+            `content-type`; empty if missing.
+        content_length: None if it is missing.
+        fields: all of them, in order.
+        list_bytes: their size as RFC 9113, 6.5.2 counts it.
     """
 
     path: bytes
-    fields: tuple[tuple[bytes, bytes], ...]
+    method: bytes
+    authority: bytes
+    timeout: bytes
+    encoding: bytes
+    content_type: bytes
     content_length: int | None
+    fields: list[Field]
+    list_bytes: int
 
 
-class _Table(HeaderTable):
-    """A dynamic table that counts its changes."""
+def _field(name: bytes, value: bytes) -> Field:
+    """Return a field with its role."""
+    role = _ROLES.get(name, 0)
+    if _BAD_VALUE.search(value) is not None:
+        role = INVALID
+    elif not role:
+        if _NAME.fullmatch(name) is None or (name == b"te" and value != b"trailers"):
+            role = INVALID
+    elif role == LENGTH and not (value.isdigit() and len(value) <= _LENGTH_DIGITS_MAX):
+        role = INVALID
+    return name, value, role, _FIELD_BYTES + len(name) + len(value)
 
-    def __init__(self) -> None:
-        self.changes = 0
-        super().__init__()
 
-    def add(self, name: bytes, value: bytes) -> None:
-        self.changes += 1
-        super().add(name, value)
-
-    def _shrink(self) -> None:
-        self.changes += 1
-        super()._shrink()
+_STATIC: Final[tuple[Field, ...]] = (
+    (b"", b"", INVALID, 0),  # indexes begin at 1
+    *(_field(name, value) for name, value in HeaderTable.STATIC_TABLE),
+)
 
 
 class HeaderDecoder:
-    """Decodes the header blocks of one connection, in order."""
+    """Decompresses the header blocks of one connection, in order."""
 
-    def __init__(self, list_bytes_max: int) -> None:
-        """Decode blocks whose fields have at most `list_bytes_max` bytes, 32 more for each."""
-        self._decoder = Decoder(list_bytes_max)
-        self._table = self._decoder.header_table = _Table()
-        self._cached: dict[bytes, tuple[tuple[bytes, bytes], ...]] = {}
+    __slots__ = ("_entries", "_size", "_size_max")
 
-    def decode(self, block: bytes) -> tuple[tuple[bytes, bytes], ...]:
-        """Return the fields of a block.
+    def __init__(self) -> None:
+        self._entries: list[Field] = []  # newest last
+        self._size = 0
+        self._size_max = TABLE_BYTES
+
+    def decode(self, block: bytes) -> list[Field]:
+        """Return the fields of a block; those with the role `INVALID` violate HTTP/2.
 
         Raises:
-            CompressionError, HeadersTooLargeError: the connection cannot be used further.
+            MalformedHeaderError: the block is no valid HPACK; the connection cannot be used on.
         """
-        cached = self._cached.get(block)
-        if cached is not None:
-            return cached
-        before = self._table.changes
         try:
-            decoded = self._decoder.decode(block, raw=True)
-        except OversizedHeaderListError as error:
-            raise HeadersTooLargeError(str(error)) from None
-        except (HPACKError, InvalidTableSizeError, IndexError, ValueError) as error:
-            raise CompressionError(f"header block of {len(block)} bytes: {error}") from None
-        fields = tuple([(bytes(name), bytes(value)) for name, value in decoded])
-        if self._table.changes != before:
-            self._cached.clear()
-        elif len(block) <= _CACHED_BYTES_MAX:
-            if len(self._cached) >= _CACHED_MAX:
-                self._cached.clear()
-            self._cached[block] = fields
+            return self._decode(block)
+        except IndexError:
+            raise MalformedHeaderError(
+                f"header block of {len(block)} bytes is cut off or has an unknown index"
+            ) from None
+
+    def _decode(self, block: bytes) -> list[Field]:  # noqa: C901, PLR0912 - one loop, for speed
+        fields: list[Field] = []
+        entries = self._entries
+        at, end = 0, len(block)
+        while at < end:
+            first = block[at]
+            at += 1
+            if first & 0x80:
+                index = first & 0x7F
+                if index == 0x7F:
+                    index, at = _integer(block, at, 0x7F)
+                if index <= _STATIC_COUNT:
+                    if not index:
+                        raise _refused("index 0")
+                    fields.append(_STATIC[index])
+                else:
+                    fields.append(entries[_STATIC_COUNT - index])
+                continue
+            if first & 0x40:
+                index, mask = first & 0x3F, 0x3F
+            elif first & 0x20:
+                if fields:
+                    raise _refused("a change of the table's size after a field")
+                size = first & 0x1F
+                if size == 0x1F:
+                    size, at = _integer(block, at, 0x1F)
+                self._resize(size)
+                continue
+            else:
+                index, mask = first & 0x0F, 0x0F
+            if index == mask:
+                index, at = _integer(block, at, mask)
+            if not index:
+                name, at = _text(block, at)
+            elif index <= _STATIC_COUNT:
+                name = _STATIC[index][0]
+            else:
+                name = entries[_STATIC_COUNT - index][0]
+            value, at = _text(block, at)
+            field = _field(name, value)
+            fields.append(field)
+            if mask == 0x3F:
+                self._add(field)
         return fields
 
+    def _add(self, field: Field) -> None:
+        """Add a field to the dynamic table, and remove the oldest ones above its size."""
+        entries = self._entries
+        entries.append(field)
+        self._size += field[3]
+        if self._size > self._size_max:
+            self._evict()
 
-def request_head(fields: tuple[tuple[bytes, bytes], ...]) -> RequestHead:
-    """Return the fields of a request by their meaning.
+    def _evict(self) -> None:
+        entries, removed = self._entries, 0
+        while self._size > self._size_max:
+            self._size -= entries[removed][3]
+            removed += 1
+        del entries[:removed]
 
-    Raises:
-        MalformedRequestError: as RFC 9113, 8.2 and 8.3.1, demands.
+    def _resize(self, size: int) -> None:
+        if size > TABLE_BYTES:
+            raise _refused(f"a table of {size} bytes, at most {TABLE_BYTES}")
+        self._size_max = size
+        self._evict()
+
+
+def _integer(block: bytes, at: int, value: int) -> tuple[int, int]:
+    """Return an integer whose prefix is full, and the position after it (RFC 7541, 5.1)."""
+    for shift in range(0, 7 * _INTEGER_BYTES_MAX, 7):
+        byte = block[at]
+        at += 1
+        value += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise _refused(f"an integer of more than {_INTEGER_BYTES_MAX} bytes")
+
+
+def _text(block: bytes, at: int) -> tuple[bytes, int]:
+    """Return a text and the position after it (RFC 7541, 5.2)."""
+    first = block[at]
+    at += 1
+    size = first & 0x7F
+    if size == _INTEGER_7:
+        size, at = _integer(block, at, _INTEGER_7)
+    end = at + size
+    if end > len(block):
+        raise IndexError
+    text = block[at:end]
+    if first & 0x80:
+        known = _texts.get(text)
+        return (_decode_text(text) if known is None else known), end
+    return text, end
+
+
+# Huffman codes are read a byte at a time. hpack's table reads four bits; the steps of whole bytes
+# are computed when they are first needed: at most 65,536 of them.
+_steps: dict[int, tuple[int, bytes, bool]] = {}
+_texts: dict[bytes, bytes] = {}
+
+
+def _decode_text(code: bytes) -> bytes:
+    """Return the text of a Huffman code."""
+    parts: list[bytes] = []
+    state, is_complete = 0, True
+    for byte in code:
+        step = _steps.get(state << 8 | byte)
+        if step is None:
+            step = _steps[state << 8 | byte] = _step(state, byte)
+        state, part, is_complete = step
+        parts.append(part)
+    if not is_complete:
+        raise _refused("a Huffman code that ends within a letter")
+    text = b"".join(parts)
+    if len(code) <= _TEXT_BYTES_MAX:
+        if len(_texts) >= _TEXTS_MAX:
+            _texts.clear()
+        _texts[code] = text
+    return text
+
+
+def _step(state: int, byte: int) -> tuple[int, bytes, bool]:
+    """Return the state after a byte of code, its letters, and whether the code may end here."""
+    letters = bytearray()
+    flags = 0
+    for nibble in (byte >> 4, byte & 0x0F):
+        state, flags, letter = HUFFMAN_TABLE[state << 4 | nibble]
+        if flags & HUFFMAN_FAIL:
+            raise _refused("an invalid Huffman code")
+        if flags & HUFFMAN_EMIT_SYMBOL:
+            letters.append(letter)
+    return state, bytes(letters), bool(flags & HUFFMAN_COMPLETE)
+
+
+def _refused(what: str) -> MalformedHeaderError:
+    return MalformedHeaderError(f"header block has {what}")
+
+
+def request_head(fields: list[Field]) -> RequestHead | None:  # noqa: C901, PLR0912 - as `_decode`
+    """Return the fields of a request by their meaning; None if HTTP/2 forbids them.
+
+    Source: RFC 9113, 8.2 and 8.3.1.
     """
-    pseudo: dict[bytes, bytes] = {}
-    plain: list[tuple[bytes, bytes]] = []
+    list_bytes = 0
+    has_plain = False
+    path = method = scheme = authority = timeout = encoding = content_type = b""
     length: int | None = None
-    for field in fields:
-        name, value = field
-        if name[:1] == b":":
-            if plain or name in pseudo or name not in _REQUEST_FIELDS:
-                raise MalformedRequestError(f"field {name!r} is repeated, misplaced or unknown")
-            pseudo[name] = value
-            continue
-        _check_field(name, value)
-        if name == b"content-length":
-            if not value.isdigit():
-                raise MalformedRequestError(f"content-length {value!r} is not a number")
-            length = int(value)
-        plain.append(field)
-    for name in _REQUIRED_FIELDS:
-        if not pseudo.get(name):
-            raise MalformedRequestError(f"field {name!r} is missing or empty")
-    return RequestHead(pseudo[b":path"], tuple(plain), length)
+    for _, value, role, size in fields:
+        list_bytes += size
+        if not role:
+            has_plain = True
+        elif role <= _PSEUDO_LAST:
+            if has_plain or role == INVALID:
+                return None
+            if role == METHOD and not method:
+                method = value
+            elif role == SCHEME and not scheme:
+                scheme = value
+            elif role == PATH and not path:
+                path = value
+            elif role == AUTHORITY and not authority:
+                authority = value
+            else:
+                return None
+        else:
+            has_plain = True
+            if role == CONTENT_TYPE:
+                content_type = value
+            elif role == TIMEOUT:
+                timeout = value
+            elif role == ENCODING:
+                encoding = value
+            else:
+                length = int(value)
+    if not (path and method and scheme):
+        return None
+    return RequestHead(
+        path, method, authority, timeout, encoding, content_type, length, fields, list_bytes
+    )
 
 
-def check_trailers(fields: tuple[tuple[bytes, bytes], ...]) -> None:
-    """Raise if fields may not follow a body.
+def are_trailers(fields: list[Field]) -> bool:
+    """Return whether fields may follow a body: no pseudo-field, and none that HTTP/2 forbids."""
+    return all(role == 0 or role > _PSEUDO_LAST for _, _, role, _ in fields)
 
-    Raises:
-        MalformedRequestError: one is a pseudo-field, or not allowed in HTTP/2.
+
+def encode_response(fields: dict[str, str], status: int | None = None) -> bytes:
+    """Return the block of a response's fields, or of its trailers if `status` is None.
+
+    Names are in lower case; values must be visible ASCII characters.
     """
-    for name, value in fields:
-        if name[:1] == b":":
-            raise MalformedRequestError(f"field {name!r} follows the body")
-        _check_field(name, value)
-
-
-def _check_field(name: bytes, value: bytes) -> None:
-    if not name or name != name.lower():
-        raise MalformedRequestError(f"name of field {name!r} is empty or not in lower case")
-    if name in _CONNECTION_FIELDS or (name == b"te" and value != b"trailers"):
-        raise MalformedRequestError(f"field {name!r}: {value!r} is not allowed in HTTP/2")
-
-
-def encode_response(fields: dict[str, str], *, has_status: bool) -> bytes:
-    """Return the block of a response's fields, or of its trailers without `has_status`.
-
-    `:status` is 200. Names are in lower case; values must be visible ASCII characters.
-    """
-    block = bytearray(_STATUS_200 if has_status else b"")
+    block = bytearray(b"" if status is None else _STATUSES[status])
     for name, value in fields.items():
-        block.append(_LITERAL)
-        _put_text(block, name.encode("ascii"))
+        if name == "content-type":
+            block += _CONTENT_TYPE_INDEX
+        else:
+            block += _LITERAL
+            _put_text(block, name.encode("ascii"))
         _put_text(block, value.encode("ascii"))
     return bytes(block)
 

@@ -9,8 +9,8 @@ import asyncio
 import logging
 
 from kourou.errors import CallRefusedError, KourouError
+from kourou.http2.calls import Call
 from kourou.http2.grpc_messages import GrpcStatus
-from kourou.http2.server import Call
 from kourou.model.host import Host
 from kourou.proxy.checks import CallLimits, check_group, check_topic
 from kourou.proxy.client_settings import (

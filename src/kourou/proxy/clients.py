@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kourou.errors import CallRefusedError, KourouError
-from kourou.http2.server import Call
+from kourou.http2.calls import Call
 from kourou.model.group import ConsumeFromWhere, ConsumeType, SubscriptionGroup
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.clients import (

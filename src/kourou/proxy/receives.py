@@ -22,7 +22,7 @@ from typing import Final
 from kourou.client import calls_pop
 from kourou.client.pop_result import PoppedMessage, PopResult, popped_offset
 from kourou.errors import CallRefusedError, KourouError, RemoteError
-from kourou.http2.server import Call
+from kourou.http2.calls import Call
 from kourou.model.group import SubscriptionGroup
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import raise_for_response, request

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kourou.client.calls_send import Outgoing, recalled_id, send_command
 from kourou.client.send_receipt import SendStatus
 from kourou.errors import CallRefusedError, RemoteError
-from kourou.http2.server import Call
+from kourou.http2.calls import Call
 from kourou.model import properties as names
 from kourou.model import sysflag
 from kourou.model.msgid import decode_offset_msg_id

@@ -147,8 +147,8 @@ class Senders:
         delay_ms = self._dice.randint(shortest_ms, self._longest_ms)
         ledger.begin(key)
         ledger.due_ms[key] = due_ms = now_ms() + delay_ms
-        # A send that is repeated after a lost answer stores the message twice; with a relative delay
-        # the copies are due at different times, of which a recall cancels one.
+        # A send that is repeated after a lost answer stores the message twice. With a relative
+        # delay the copies are due at different times, and a recall cancels one of them.
         if is_recalled or self._dice.random() < 0.5:
             message = message_of(key, deliver_at_ms=due_ms)
         else:

@@ -1,0 +1,413 @@
+"""Calls of methods: gRPC on the streams of HTTP/2 connections.
+
+A call is an object that the function of its method answers, at once or later, on the event loop. A
+unary call costs one call of that function and no task; a timer is shared by all.
+
+    kind            the function is called          then
+    unary           with the request                `reply`, or `finish` with an error
+    server stream   with the request                `send` any number of times, `finish`
+    bidi            when the call begins, with no   `on_message` for each request, `on_end` when the
+                    bytes                           client sends no more; `send`, `finish`
+
+A call ends when the function ends it, or with `on_cancel`: the client cancels it or leaves, its
+deadline passes, or its data is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, Protocol
+
+from kourou.errors import GrpcError
+from kourou.http2 import frames
+from kourou.http2.frames import HeaderFrame, header_frame
+from kourou.http2.grpc_messages import (
+    ENCODINGS,
+    PREFIX_BYTES,
+    GrpcStatus,
+    MessageReader,
+    message_prefix,
+    parse_timeout,
+    percent_encode,
+)
+from kourou.http2.headers import RequestHead, encode_response
+from kourou.http2.limits import GrpcLimits
+from kourou.http2.outgoing import Outgoing, Stream
+from kourou.http2.request_memory import RequestMemory
+
+Address = tuple[str, int]
+
+_CONTENT_TYPE: Final = b"application/grpc"
+_HEAD_FIELDS: Final = {"content-type": "application/grpc", "grpc-accept-encoding": "identity,gzip"}
+_HEAD: Final = header_frame(encode_response(_HEAD_FIELDS, 200), ends=False)
+_OK: Final = header_frame(encode_response({"grpc-status": "0"}), ends=True)
+_NOT_GRPC: Final = header_frame(
+    encode_response({"content-type": "text/plain; charset=utf-8"}, 415), ends=False
+)
+_NOT_GRPC_END: Final = header_frame(encode_response({"grpc-status": "13"}), ends=True)
+_TEXT_CHARS_MAX: Final = 1024
+
+
+class Kind(Enum):
+    """Kinds of methods by their requests and responses."""
+
+    UNARY = auto()
+    SERVER_STREAM = auto()
+    BIDI = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of a service.
+
+    Attributes:
+        kind: how it takes requests and returns responses.
+        handle: called on the event loop with each call, and its request if the kind has one. It
+            must not block. A `GrpcError` that it raises ends the call with that status, any other
+            error with INTERNAL.
+    """
+
+    kind: Kind
+    handle: Callable[[Call, bytes], None]
+
+
+class CallConnection(Protocol):
+    """The connection of a call.
+
+    Attributes:
+        id: unique among the connections of the server's life.
+        remote_address: the client's address, also behind a trusted load balancer.
+        local_address: the address that the client is connected to.
+        is_tls: whether it uses TLS.
+        on_closed: called in order, once, with this connection when it has closed.
+        state: for the program that serves the calls.
+    """
+
+    id: int
+    remote_address: Address
+    local_address: Address
+    is_tls: bool
+    on_closed: list[Callable[[CallConnection], None]]
+    state: Any
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be answered."""
+
+    @property
+    def outgoing(self) -> Outgoing[Call]:
+        """The sending half."""
+
+    @property
+    def limits(self) -> GrpcLimits:
+        """The limits of the server."""
+
+    @property
+    def memory(self) -> RequestMemory:
+        """The memory of the server's incomplete requests."""
+
+    def now_s(self) -> float:
+        """Return the loop's time in seconds."""
+
+    def raise_window(self, call: Call, size: int) -> None:
+        """Let the client send up to `size` bytes of a call."""
+
+    def flush_soon(self) -> None:
+        """Write what is queued at the end of this iteration of the event loop."""
+
+    def on_answered(self, call: Call) -> None:
+        """Handle that a call has ended by an answer."""
+
+    def refuse(self, call: Call, error: GrpcError) -> None:
+        """End a call because of its data."""
+
+
+class Call(Stream):
+    """One call of a method. What is sent after its end is ignored.
+
+    Attributes:
+        connection: the connection that it came by.
+        method: None if the path is unknown.
+        head: the fields of the request.
+        deadline_s: the loop's time at which it must have been answered; None: no limit.
+        timeout_s: the seconds that it had when it arrived; None: no limit.
+        on_cancel: called once if it ends without an answer of the method.
+        on_message: of a bidi call: called with each request.
+        on_end: of a bidi call: called when the client sends no more.
+        on_writable: called when no message of the call waits any more, after `writable` was False.
+    """
+
+    head: RequestHead
+    method: Method | None = None
+    deadline_s: float | None = None
+    timeout_s: float | None = None
+    on_cancel: Callable[[], None] | None = None
+    on_message: Callable[[bytes], None] | None = None
+    on_end: Callable[[], None] | None = None
+    on_writable: Callable[[], None] | None = None
+    _metadata: dict[str, str] | None = None
+    _has_head = False
+    _reader: MessageReader | None = None
+    _request: bytes | None = None
+    _is_counted = False
+    _is_reserved = False
+    _is_waiting = False
+
+    def __init__(
+        self,
+        connection: CallConnection,
+        stream_id: int,
+        send_window: int,
+        receive_window: int,
+    ) -> None:
+        self.id = stream_id
+        self.send_window = send_window
+        self.receive_window = receive_window
+        self.connection = connection
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The fields of the request by name, without those whose names begin with a colon.
+
+        Values of a repeated name are joined by commas; those of names that end with `-bin` are
+        in base64.
+        """
+        if self._metadata is None:
+            found: dict[str, str] = {}
+            for name_bytes, value_bytes, _, _ in self.head.fields:
+                name = name_bytes.decode("ascii", "replace")
+                value = value_bytes.decode("utf-8", "replace")
+                if name[0] != ":":
+                    found[name] = f"{found[name]},{value}" if name in found else value
+            self._metadata = found
+        return self._metadata
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it can still be answered."""
+        return not (self.is_closed or self.is_local_ended)
+
+    @property
+    def writable(self) -> bool:
+        """Whether no message waits for the client; if False, wait for `on_writable`."""
+        return self.unsent is None
+
+    # Answers
+
+    def reply(self, message: bytes) -> None:
+        """Send the only response, and status OK."""
+        outgoing = self.connection.outgoing
+        prefix = message_prefix(len(message))
+        if self._has_head:
+            outgoing.put_data(self, prefix + message)
+            outgoing.put_headers(self, _OK, ends=True)
+        else:
+            self._has_head = True
+            outgoing.put_reply(self, _HEAD, prefix, message, _OK)
+        self._ended()
+
+    def send_headers(self) -> None:
+        """Send the fields of the response before its first message."""
+        if not self._has_head:
+            self._has_head = True
+            self.connection.outgoing.put_headers(self, _HEAD)
+            self.connection.flush_soon()
+
+    def send(self, message: bytes) -> None:
+        """Send one response; it waits in memory while the client does not read: see `writable`."""
+        self.send_headers()
+        self.connection.outgoing.put_data(self, message_prefix(len(message)) + message)
+        self.connection.flush_soon()
+
+    def finish(self, status: int = GrpcStatus.OK, text: str = "") -> None:
+        """End the call with a status and its text."""
+        if not self.is_active:
+            return
+        outgoing = self.connection.outgoing
+        if self._has_head and status == GrpcStatus.OK and not text:
+            outgoing.put_headers(self, _OK, ends=True)
+        else:
+            outgoing.put_headers(self, self._status_frame(status, text), ends=True)
+        self._has_head = True
+        self._ended()
+
+    def _status_frame(self, status: int, text: str) -> HeaderFrame:
+        fields = {"grpc-status": str(int(status))}
+        if text:
+            fields["grpc-message"] = percent_encode(text[:_TEXT_CHARS_MAX])
+        if self._has_head:
+            return header_frame(encode_response(fields), ends=True)
+        return header_frame(encode_response({**_HEAD_FIELDS, **fields}, 200), ends=True)
+
+    def _ended(self) -> None:
+        self.on_cancel = None
+        self.connection.on_answered(self)
+
+    def _refuse_http(self, reason: str) -> None:
+        """Answer a request that is not gRPC as HTTP."""
+        outgoing = self.connection.outgoing
+        outgoing.put_headers(self, _NOT_GRPC)
+        if self.head.method != b"HEAD":
+            outgoing.put_data(self, f"This port serves gRPC: {reason}\n".encode())
+        outgoing.put_headers(self, _NOT_GRPC_END, ends=True)
+        self._ended()
+
+    # Called by the connection
+
+    def begin(self, head: RequestHead, method: Method | None) -> None:
+        """Check the fields of the request, and start a bidi method.
+
+        Raises:
+            GrpcError: the call is refused.
+        """
+        self.head = head
+        if not head.content_type.startswith(_CONTENT_TYPE) or head.method != b"POST":
+            kind = head.content_type.decode("ascii", "replace")
+            self._refuse_http(f"{head.method.decode()} with content-type {kind!r} is not a call")
+            return
+        if method is None:
+            path = head.path.decode("ascii", "replace")
+            raise GrpcError(GrpcStatus.UNIMPLEMENTED, f"Method not found: {path.lstrip('/')}")
+        self.method = method
+        limit = self.connection.limits.http2.header_list_bytes_max
+        if head.list_bytes > limit:
+            raise GrpcError(
+                GrpcStatus.RESOURCE_EXHAUSTED,
+                f"metadata of {head.list_bytes} bytes exceeds the limit of {limit} bytes",
+            )
+        if head.encoding not in ENCODINGS:
+            raise GrpcError(
+                GrpcStatus.UNIMPLEMENTED,
+                f"grpc-encoding {head.encoding.decode('ascii', 'replace')!r} is not supported: "
+                "use identity or gzip",
+            )
+        if head.timeout:
+            timeout_s = parse_timeout(head.timeout)
+            if timeout_s is None:
+                text = head.timeout.decode("ascii", "replace")
+                raise GrpcError(GrpcStatus.INTERNAL, f"grpc-timeout {text!r} is malformed")
+            self.timeout_s = timeout_s
+            self.deadline_s = self.connection.now_s() + timeout_s
+        if method.kind is Kind.BIDI:
+            method.handle(self, b"")
+
+    def receive(self, data: bytes) -> None:
+        """Handle data of the request.
+
+        Raises:
+            GrpcError: the request is refused.
+        """
+        size = len(data) - PREFIX_BYTES
+        if (  # mostly, one frame has one message
+            self._reader is None
+            and self._request is None
+            and size >= 0
+            and int.from_bytes(data[:PREFIX_BYTES], "big") == size  # and the flag is 0
+            and size <= self.connection.limits.message_bytes_max
+        ):
+            self._on_message(data[PREFIX_BYTES:])
+            self._after_data()
+            return
+        if data:
+            self._read(data)
+        self._after_data()
+
+    def _read(self, data: bytes) -> None:
+        """Handle data that is not one whole message."""
+        reader = self._reader
+        if reader is None:
+            limit = self.connection.limits.message_bytes_max
+            reader = self._reader = MessageReader(self.head.encoding, limit)
+        for message in reader.feed(data):
+            self._on_message(message)
+            if not self.is_active:
+                return
+        self._account(reader)
+
+    def _on_message(self, message: bytes) -> None:
+        assert self.method is not None, "the call has begun"
+        if self.method.kind is Kind.BIDI:
+            if self.on_message is not None:
+                self.on_message(message)
+        elif self._request is None:
+            self._request = message
+        else:
+            raise GrpcError(GrpcStatus.INTERNAL, "more than one request in a unary call")
+
+    def _after_data(self) -> None:
+        """Call the method if the request is whole; else let the client send more."""
+        if not self.is_remote_ended:
+            if not self._is_waiting and self.is_active:
+                self._open_window()
+            return
+        if self._reader is not None and self._reader.held_bytes:
+            raise GrpcError(GrpcStatus.INTERNAL, "the last request is incomplete")
+        if not self.is_active:
+            return
+        assert self.method is not None, "the call has begun"
+        if self.method.kind is Kind.BIDI:
+            if self.on_end is not None:
+                self.on_end()
+        elif self._request is None:
+            raise GrpcError(GrpcStatus.INTERNAL, "the call ended without a request")
+        else:
+            self.method.handle(self, self._request)
+
+    # Memory of an incomplete request
+
+    def _account(self, reader: MessageReader) -> None:
+        """Count the incomplete message, or reserve its memory if it is large."""
+        memory = self.connection.memory
+        if self._is_reserved and reader.held_bytes and reader.announced_bytes:
+            return
+        if not reader.held_bytes:
+            if self._is_counted:
+                self.forget()
+            return
+        if self._is_reserved:  # a bidi call has begun its next message
+            self.forget()
+        self._is_counted = True
+        window = self.connection.limits.http2.stream_window_bytes
+        if reader.announced_bytes > window and not self._is_waiting:
+            now_s = self.connection.now_s()
+            self._is_reserved = memory.reserve(self, reader.announced_bytes, now_s)
+            self._is_waiting = not self._is_reserved
+        if not self._is_reserved:
+            memory.count(self, reader.held_bytes)
+
+    def forget(self) -> None:
+        """Release the memory of the incomplete request."""
+        if self._is_counted:
+            self._is_counted = self._is_reserved = self._is_waiting = False
+            memory = self.connection.memory
+            memory.release(self)
+            memory.check(self.connection.now_s())
+
+    def _open_window(self) -> None:
+        window = self.connection.limits.http2.stream_window_bytes
+        reader = self._reader
+        if self._is_reserved and reader is not None:
+            missing = reader.announced_bytes - reader.held_bytes
+            if missing > self.receive_window:
+                self.connection.raise_window(self, min(missing, frames.WINDOW_BYTES_MAX))
+        elif self.receive_window * 2 < window:
+            self.connection.raise_window(self, window)
+
+    def on_reserved(self) -> None:
+        """See `Upload`."""
+        self._is_waiting, self._is_reserved = False, True
+        self._open_window()
+        self.connection.flush_soon()
+
+    def on_memory_lost(self, reason: str) -> None:
+        """See `Upload`."""
+        self._is_counted = self._is_reserved = self._is_waiting = False
+        self.connection.refuse(self, GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, reason))
+
+    def cancelled(self) -> None:
+        """Report that the call is over without an answer."""
+        on_cancel, self.on_cancel = self.on_cancel, None
+        if on_cancel is not None:
+            on_cancel()
