@@ -29,6 +29,7 @@ SHARDS = {
     "kourou.properties_file": "a file format",
     "kourou.proxy.pb.wire": "base of the generated stubs",
     "kourou.proxy.local_metadata": "one of two sources of metadata, beside that of other brokers",
+    "kourou.proxy.receipts": "pure, beside the calls that use handles",
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",
     "kourou.spark.class_archive": "needs no Spark, as its test, and knows files that Java owns",
     "kourou.spark.duplicates": "a public function, which the package imports on first use",

@@ -61,7 +61,7 @@ _ENDS: Final[dict[int, int]] = {
 
 
 class _HalfMessage(NamedTuple):
-    """Where a half message is stored.
+    """Position of a half message.
 
     Attributes:
         address: its broker's.

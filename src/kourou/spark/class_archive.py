@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,13 @@ _LOG_OPTION: Final = "-Xlog:cds*=off"
 """Java warns of each class that it leaves out, and of an archive that does not match."""
 
 
-def archive_options(java: Java, jars: Path, cache: Path) -> str:
+UNUSED_DAYS_MAX: Final = 30
+"""An archive that no session used for so long is deleted: that of a virtual environment, say, which
+is gone."""
+_DAY_MS: Final = 86_400_000
+
+
+def archive_options(java: Java, jars: Path, cache: Path, now_ms: int) -> str:
     """Return Java's options to use the archive below `cache`, or to write it as Java exits.
 
     Java refuses an archive of another Java, or of jars with other times or sizes, so its name
@@ -32,6 +39,7 @@ def archive_options(java: Java, jars: Path, cache: Path) -> str:
         java: the Java that will run.
         jars: Spark's directory of jars.
         cache: directory for the archive. It is created; if that fails, a message is logged.
+        now_ms: epoch milliseconds.
 
     Returns:
         the options, separated by spaces; empty if Java was built without its own archive, on which
@@ -44,15 +52,21 @@ def archive_options(java: Java, jars: Path, cache: Path) -> str:
     archive = cache / f"{prefix}{_digest(*((file.name, _version(file)) for file in files))}.jsa"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        for old in cache.glob(f"{prefix}*.jsa"):
-            if old != archive:
-                old.unlink(missing_ok=True)
+        oldest_s = now_ms / 1000 - UNUSED_DAYS_MAX * _DAY_MS / 1000
+        for other in cache.glob("spark-*.jsa"):
+            if other != archive and (
+                other.name.startswith(prefix) or other.stat().st_mtime < oldest_s
+            ):
+                other.unlink(missing_ok=True)
+        is_whole = _is_whole(archive)
+        if is_whole:
+            os.utime(archive, (now_ms / 1000, now_ms / 1000))  # it is in use
     except OSError as error:
         log.warning("class_archive.failed directory=%s error=%s", cache, error)
         return ""
     if " " in str(archive):
         return ""
-    option = "SharedArchiveFile" if _is_whole(archive) else "ArchiveClassesAtExit"
+    option = "SharedArchiveFile" if is_whole else "ArchiveClassesAtExit"
     return f"-XX:{option}={archive} {_LOG_OPTION}"
 
 

@@ -17,6 +17,7 @@ import pyspark
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
+from kourou.clock import SystemClock
 from kourou.errors import UsageError
 from kourou.spark.class_archive import archive_options
 from kourou.spark.java import find_java, launcher_cache, launcher_home
@@ -88,7 +89,8 @@ def local_session(
         _refuse_remote(os.environ)
         cache = cache_directory or launcher_cache(os.environ)
         java = find_java(os.environ)
-        java_options = archive_options(java, Path(pyspark.__file__).parent / "jars", cache)
+        jars = Path(pyspark.__file__).parent / "jars"
+        java_options = archive_options(java, jars, cache, SystemClock().now_ms())
         os.environ["JAVA_HOME"] = str(launcher_home(java, cache))
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         defaults = {**LOCAL_CONFIG, "spark.sql.shuffle.partitions": str(cores)}
