@@ -83,6 +83,7 @@ class CallConnection(Protocol):
         is_tls: whether it uses TLS.
         on_closed: called in order, once, with this connection when it has closed.
         state: for the program that serves the calls.
+        read_at_s: the loop's time of the last read.
     """
 
     id: int
@@ -91,6 +92,7 @@ class CallConnection(Protocol):
     is_tls: bool
     on_closed: list[Callable[[CallConnection], None]]
     state: Any
+    read_at_s: float
 
     @property
     def is_open(self) -> bool:
@@ -108,14 +110,14 @@ class CallConnection(Protocol):
     def memory(self) -> RequestMemory:
         """The memory of the server's incomplete requests."""
 
-    def now_s(self) -> float:
-        """Return the loop's time in seconds."""
-
     def raise_window(self, call: Call, size: int) -> None:
         """Let the client send up to `size` bytes of a call."""
 
     def flush_soon(self) -> None:
         """Write what is queued at the end of this iteration of the event loop."""
+
+    def count_unread(self) -> None:
+        """Count output that waits; drop the connection if there is too much."""
 
     def on_answered(self, call: Call) -> None:
         """Handle that a call has ended by an answer."""
@@ -137,6 +139,7 @@ class Call(Stream):
         on_message: of a bidi call: called with each request.
         on_end: of a bidi call: called when the client sends no more.
         on_writable: called when no message of the call waits any more, after `writable` was False.
+        is_counted: its incomplete request is known to the memory of requests.
     """
 
     head: RequestHead
@@ -151,7 +154,7 @@ class Call(Stream):
     _has_head = False
     _reader: MessageReader | None = None
     _request: bytes | None = None
-    _is_counted = False
+    is_counted = False
     _is_reserved = False
     _is_waiting = False
 
@@ -199,14 +202,15 @@ class Call(Stream):
     def reply(self, message: bytes) -> None:
         """Send the only response, and status OK."""
         outgoing = self.connection.outgoing
-        prefix = message_prefix(len(message))
+        prefix = len(message).to_bytes(PREFIX_BYTES, "big")  # `message_prefix` without its call
         if self._has_head:
             outgoing.put_data(self, prefix + message)
             outgoing.put_headers(self, _OK, ends=True)
         else:
             self._has_head = True
             outgoing.put_reply(self, _HEAD, prefix, message, _OK)
-        self._ended()
+        self.on_cancel = None
+        self.connection.on_answered(self)
 
     def send_headers(self) -> None:
         """Send the fields of the response before its first message."""
@@ -217,9 +221,13 @@ class Call(Stream):
 
     def send(self, message: bytes) -> None:
         """Send one response; it waits in memory while the client does not read: see `writable`."""
+        if not self.connection.is_open:
+            return
         self.send_headers()
         self.connection.outgoing.put_data(self, message_prefix(len(message)) + message)
         self.connection.flush_soon()
+        if self.unsent is not None:
+            self.connection.count_unread()
 
     def finish(self, status: int = GrpcStatus.OK, text: str = "") -> None:
         """End the call with a status and its text."""
@@ -289,7 +297,7 @@ class Call(Stream):
                 text = head.timeout.decode("ascii", "replace")
                 raise GrpcError(GrpcStatus.INTERNAL, f"grpc-timeout {text!r} is malformed")
             self.timeout_s = timeout_s
-            self.deadline_s = self.connection.now_s() + timeout_s
+            self.deadline_s = self.connection.read_at_s + timeout_s
         if method.kind is Kind.BIDI:
             method.handle(self, b"")
 
@@ -363,27 +371,25 @@ class Call(Stream):
         if self._is_reserved and reader.held_bytes and reader.announced_bytes:
             return
         if not reader.held_bytes:
-            if self._is_counted:
+            if self.is_counted:
                 self.forget()
             return
         if self._is_reserved:  # a bidi call has begun its next message
             self.forget()
-        self._is_counted = True
+        self.is_counted = True
         window = self.connection.limits.http2.stream_window_bytes
         if reader.announced_bytes > window and not self._is_waiting:
-            now_s = self.connection.now_s()
-            self._is_reserved = memory.reserve(self, reader.announced_bytes, now_s)
+            self._is_reserved = memory.reserve(self, reader.announced_bytes)
             self._is_waiting = not self._is_reserved
         if not self._is_reserved:
             memory.count(self, reader.held_bytes)
 
     def forget(self) -> None:
         """Release the memory of the incomplete request."""
-        if self._is_counted:
-            self._is_counted = self._is_reserved = self._is_waiting = False
-            memory = self.connection.memory
-            memory.release(self)
-            memory.check(self.connection.now_s())
+        self.is_counted = self._is_reserved = self._is_waiting = False
+        memory = self.connection.memory
+        memory.release(self)
+        memory.check()
 
     def _open_window(self) -> None:
         window = self.connection.limits.http2.stream_window_bytes
@@ -403,7 +409,7 @@ class Call(Stream):
 
     def on_memory_lost(self, reason: str) -> None:
         """See `Upload`."""
-        self._is_counted = self._is_reserved = self._is_waiting = False
+        self.is_counted = self._is_reserved = self._is_waiting = False
         self.connection.refuse(self, GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, reason))
 
     def cancelled(self) -> None:

@@ -93,6 +93,7 @@ class Http2Connection(Generic[S]):
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags of HEADERS, bytes
         self._block_frames = 0
         self._window = limits.connection_window_bytes
+        self._window_low = self._window // 2
         self._reset_by_us: dict[int, None] = {}
         self._credit = float(limits.cheap_frames_burst)
         self._credited_s = now_s()
@@ -238,7 +239,8 @@ class Http2Connection(Generic[S]):
     def _close_stream(self, stream: S) -> None:
         stream.is_closed = True
         self.streams.pop(stream.id, None)
-        self.outgoing.forget(stream)
+        if stream.unsent is not None:
+            self.outgoing.forget(stream)
 
     def _on_stream_error(self, error: Http2StreamError) -> None:
         self._charge("errors of streams")
@@ -252,7 +254,9 @@ class Http2Connection(Generic[S]):
 
     def _on_data(self, stream_id: int, flags: int, payload: bytes) -> None:
         size = len(payload)
-        self._count_received(size)
+        self._window -= size
+        if self._window < self._window_low:
+            self._open_window()
         stream = self.streams.get(stream_id)
         if stream is None:
             self._on_late_frame(stream_id)
@@ -281,15 +285,13 @@ class Http2Connection(Generic[S]):
         if stream.length_left < 0 or (is_end and stream.length_left):
             raise Http2StreamError(stream.id, ErrorCode.PROTOCOL_ERROR)
 
-    def _count_received(self, size: int) -> None:
-        """Count data against the connection's window, and open it again when half is used."""
-        self._window -= size
+    def _open_window(self) -> None:
+        """Open the connection's window again; half of it is used."""
         limit = self._limits.connection_window_bytes
         if self._window < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"more DATA than {limit} bytes")
-        if self._window * 2 < limit:
-            self.outgoing.put(frames.window_frame(0, limit - self._window))
-            self._window = limit
+        self.outgoing.put(frames.window_frame(0, limit - self._window))
+        self._window = limit
 
     def _on_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
         if flags & frames.PADDED:

@@ -161,22 +161,21 @@ class Outgoing(Generic[S]):
         self.window -= size
         number = stream.id.to_bytes(_ID_BYTES, "big")
         data_start = (size << 16 | _DATA_AND_FLAGS).to_bytes(5, "big")
-        self.put(
-            b"".join((
-                head.start, number, head.block, data_start, number, prefix, data, trailers.start,
-                number, trailers.block,
-            ))
-        )  # fmt: skip
+        frame = b"".join((
+            head.start, number, head.block, data_start, number, prefix, data, trailers.start,
+            number, trailers.block,
+        ))  # fmt: skip
+        self._queue.append(frame)
+        self.pending_bytes += len(frame)
         stream.is_local_ended = True
         self._on_ended(stream)
 
     def forget(self, stream: S) -> None:
         """Drop the data of a closed stream that waits."""
-        if stream.unsent is not None:
-            self.unsent_bytes -= stream.unsent_bytes
-            stream.unsent = stream.last_frame = None
-            stream.unsent_bytes = 0
-            self._ready.pop(stream.id, None)
+        self.unsent_bytes -= stream.unsent_bytes
+        stream.unsent = stream.last_frame = None
+        stream.unsent_bytes = 0
+        self._ready.pop(stream.id, None)
 
     # Windows and settings of the peer
 

@@ -10,6 +10,7 @@ A large request that makes others wait fails after a timeout: its client may hav
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -26,13 +27,15 @@ class Upload(Protocol):
 class RequestMemory:
     """The incomplete requests of all connections. Uploads are compared by identity."""
 
-    def __init__(self, bytes_max: int, timeout_s: float) -> None:
+    def __init__(self, bytes_max: int, timeout_s: float, now_s: Callable[[], float]) -> None:
         """Start empty.
 
         Args:
             bytes_max: limit of all incomplete requests in bytes.
             timeout_s: time that a large request has while others wait.
+            now_s: returns elapsed seconds.
         """
+        self._now_s = now_s
         self._bytes_max = bytes_max
         self._reserved_max = bytes_max * 3 // 4
         self._small_max = bytes_max - self._reserved_max
@@ -63,12 +66,12 @@ class RequestMemory:
                 "send fewer at once"
             )
 
-    def reserve(self, upload: Upload, size: int, now_s: float) -> bool:
+    def reserve(self, upload: Upload, size: int) -> bool:
         """Reserve the memory of a large request; False if it has to wait for `on_reserved`."""
         if self._waiting or self._reserved_bytes + size > self._reserved_max:
             self._waiting[upload] = size
             return False
-        self._take(upload, size, now_s)
+        self._take(upload, size)
         return True
 
     def release(self, upload: Upload) -> None:
@@ -79,7 +82,7 @@ class RequestMemory:
         if reserved is not None:
             self._reserved_bytes -= reserved[0]
 
-    def check(self, now_s: float) -> None:
+    def check(self) -> None:
         """Fail large requests that make others wait too long, then reserve for those that wait.
 
         Call it after `release` and from time to time.
@@ -88,18 +91,18 @@ class RequestMemory:
             upload, size = next(iter(self._waiting.items()))
             if self._reserved_bytes + size <= self._reserved_max:
                 self.release(upload)
-                self._take(upload, size, now_s)
+                self._take(upload, size)
                 upload.on_reserved()
                 continue
             oldest = next(iter(self._reserved))
-            if now_s - self._reserved[oldest][1] < self._timeout_s:
+            if self._now_s() - self._reserved[oldest][1] < self._timeout_s:
                 return
             self.release(oldest)
             oldest.on_memory_lost(
                 f"the request is incomplete after {self._timeout_s:g} s, and others wait"
             )
 
-    def _take(self, upload: Upload, size: int, now_s: float) -> None:
+    def _take(self, upload: Upload, size: int) -> None:
         self._small_bytes -= self._small.pop(upload, 0)
-        self._reserved[upload] = (size, now_s)
+        self._reserved[upload] = (size, self._now_s())
         self._reserved_bytes += size

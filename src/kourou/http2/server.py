@@ -67,13 +67,14 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self.state: Any = None
         self.unread_bytes = 0
         self._transport: asyncio.Transport | None = None
-        self._is_lost = False
+        self._is_lost = self._is_dropped = False
         self._is_flush_due = False
         self._is_partial = False
         self._linger: asyncio.TimerHandle | None = None
-        now_s = self._loop.time()
-        self._read_at_s = self._written_at_s = self._emptied_at_s = now_s
-        self._partial_since_s = now_s
+        self.read_at_s = self._partial_since_s = self._loop.time()
+        self._paused_at_s = 0.0
+        self._paused_bytes = 0
+        self._idle_since_s: float | None = None  # set by `check_ages`, reset by each call
         self._ping_sent_at_s: float | None = None
 
     def __repr__(self) -> str:
@@ -82,11 +83,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     @property
     def is_open(self) -> bool:
         """Whether calls can be answered."""
-        return self._transport is not None and not self.http2.is_closed
-
-    def now_s(self) -> float:
-        """Return the time of the last read: calls that begin now came with it."""
-        return self._loop.time()
+        return self._transport is not None and not (self.http2.is_closed or self._is_dropped)
 
     # Output
 
@@ -105,26 +102,25 @@ class GrpcConnection(asyncio.BufferedProtocol):
             outgoing.resume()
         if outgoing.pending_bytes:
             transport.write(outgoing.take())
-            self._count_unread()
+            if transport.get_write_buffer_size() or outgoing.unsent_bytes or self.unread_bytes:
+                self.count_unread()
             if outgoing.can_resume:
                 self.flush_soon()
-        if self.http2.is_closed and self._linger is None and self._transport is not None:
-            self._begin_closing()
+        if self.http2.is_closed and self._linger is None:
+            self._begin_closing(transport)
 
-    def _count_unread(self) -> None:
-        """Count the output that the client has not read; drop the connection above its limit."""
-        if not self.outgoing.is_paused:
-            self._written_at_s = self._loop.time()
+    def count_unread(self) -> None:
+        """See `CallConnection`."""
         unread = self.unread_now()
         if unread > COUNTED_BYTES or self.unread_bytes:
             if unread > self.limits.output_bytes_max:
                 self.drop(f"{unread} bytes of output unread, limit {self.limits.output_bytes_max}")
-            elif self._transport is not None:
+            else:
                 self._server.unread.count(self, unread)
 
     def unread_now(self) -> int:
         """See `Sender`."""
-        if self._transport is None:
+        if self._transport is None or self._is_dropped:
             return 0
         return self._transport.get_write_buffer_size() + self.outgoing.unsent_bytes
 
@@ -149,42 +145,56 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def drop(self, reason: str) -> None:
         """Abort because of the client's behaviour, and log the reason."""
-        if self._transport is not None:
+        if self._transport is not None and not self._is_dropped:
+            self._is_dropped = True
+            self._server.unread.forget(self)
             self._server.warn(self, reason)
             self._transport.abort()
 
-    def _begin_closing(self) -> None:
+    def _begin_closing(self, transport: asyncio.Transport) -> None:
         """Let the last output leave, then close."""
-        assert self._transport is not None, "the connection is not lost"
         if self.http2.close_reason:
             self._server.warn(self, self.http2.close_reason)
-        self._transport.resume_reading()  # to see the end, and to discard what is read
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-            self._linger = self._loop.call_later(LINGER_S, self.abort)
-        else:
-            self._linger = self._loop.call_later(LINGER_S, self.abort)
-            self._transport.close()
+        self._linger = self._loop.call_later(LINGER_S, self.abort)
+        try:
+            if transport.can_write_eof():
+                transport.resume_reading()  # to see the client's end, and to discard its input
+                transport.write_eof()
+                return
+        except OSError:  # the client has reset the connection, which the loop reports later
+            pass
+        transport.close()
 
     def check_ages(self, now_s: float) -> None:
         """Close the connection if it is idle, stalled or dead. `now_s`: the loop's time."""
-        if self._transport is None or self.http2.is_closed:
+        if not self.is_open:
             return
         limits = self.limits
-        if self.outgoing.is_paused and now_s - self._written_at_s > limits.stalled_timeout_s:
+        if self._is_stalled(now_s):
             self.drop(f"read nothing for {limits.stalled_timeout_s:g} s")
         elif self._is_partial and now_s - self._partial_since_s > limits.stalled_timeout_s:
             self.drop(f"a frame is incomplete after {limits.stalled_timeout_s:g} s")
         elif not self.http2.streams:
-            if now_s - self._emptied_at_s > limits.idle_timeout_s:
+            if self._idle_since_s is None:
+                self._idle_since_s = now_s
+            elif now_s - self._idle_since_s > limits.idle_timeout_s:
                 self.drain()
         elif self._ping_sent_at_s is not None:
             if now_s - self._ping_sent_at_s > limits.ping_timeout_s:
                 self.drop(f"no answer to a ping for {limits.ping_timeout_s:g} s")
-        elif now_s - self._read_at_s > limits.ping_interval_s and not self.outgoing.is_paused:
+        elif now_s - self.read_at_s > limits.ping_interval_s and not self.outgoing.is_paused:
             self._ping_sent_at_s = now_s
             self.http2.ping()
             self._flush()
+
+    def _is_stalled(self, now_s: float) -> bool:
+        """Return whether the client has read none of its output for too long."""
+        if not self.outgoing.is_paused or self._transport is None:
+            return False
+        unread = self._transport.get_write_buffer_size()
+        if unread < self._paused_bytes:
+            self._paused_bytes, self._paused_at_s = unread, now_s
+        return now_s - self._paused_at_s > self.limits.stalled_timeout_s
 
     # Callbacks of the event loop
 
@@ -208,7 +218,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         http2 = self.http2
         if http2.is_closed:
             return
-        self._read_at_s = self._loop.time()
+        self.read_at_s = self._loop.time()
         self._ping_sent_at_s = None
         self._is_flush_due = True  # this read writes at its end
         http2.receive(bytes(self._server.read_buffer[:nbytes]))
@@ -224,7 +234,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             partials.release(self)
         else:
             if not self._is_partial:
-                self._partial_since_s = self._read_at_s
+                self._partial_since_s = self.read_at_s
             partials.hold(self, held)
         self._is_partial = held > 0
 
@@ -234,11 +244,12 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self.outgoing.is_paused = True
         if self._transport is not None:
+            self._paused_at_s = self._loop.time()
+            self._paused_bytes = self._transport.get_write_buffer_size()
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self.outgoing.is_paused = False
-        self._written_at_s = self._loop.time()
         if self._transport is not None:
             self._transport.resume_reading()
             self.flush_soon()
@@ -267,6 +278,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         return Call(self, stream_id, send_window, receive_window)
 
     def on_request(self, stream: Call, head: RequestHead) -> None:
+        self._idle_since_s = None
         try:
             stream.begin(head, self._server.methods.get(head.path))
         except Exception as error:  # noqa: BLE001 - one call's failure must not end others
@@ -298,7 +310,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
         if call.unsent is not None:
-            self._count_unread()
+            self.count_unread()
 
     def refuse(self, call: Call, error: GrpcError) -> None:
         """See `CallConnection`."""
@@ -313,14 +325,13 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _forget(self, call: Call) -> None:
         """Release what the server holds for a call that is over."""
-        call.forget()
+        if call.is_counted:
+            call.forget()
         if call.deadline_s is not None:
             self._server.deadlines.discard(call, call.deadline_s)
-        if not self.http2.streams:
-            self._emptied_at_s = self._loop.time()
-            if self.http2.is_draining:
-                self.http2.close()
-                self.flush_soon()
+        if self.http2.is_draining and not self.http2.streams:
+            self.http2.close()
+            self.flush_soon()
 
     def _failed(self, call: Call, error: Exception) -> None:
         """End a call whose data is refused or whose method has failed."""
@@ -371,12 +382,12 @@ class GrpcServer:
         """
         self.methods = {path.encode(): method for path, method in methods.items()}
         self.limits = limits or GrpcLimits()
-        self.memory = RequestMemory(
-            self.limits.incomplete_bytes_max, self.limits.incomplete_timeout_s
-        )
         self.partials = PartialFrames(self.limits.partial_bytes_max)
         self.unread = UnreadOutput(self.limits.output_bytes_total_max, lambda: self._open)
         self._loop = asyncio.get_running_loop()
+        self.memory = RequestMemory(
+            self.limits.incomplete_bytes_max, self.limits.incomplete_timeout_s, self._loop.time
+        )
         self.deadlines: Deadlines[Call] = Deadlines(self._loop, _end_by_deadline)
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self._network = network
@@ -494,7 +505,7 @@ class GrpcServer:
         for connection in self.connections:
             connection.check_ages(now_s)
         self.unread.recount()
-        self.memory.check(now_s)
+        self.memory.check()
 
 
 def _end_by_deadline(call: Call) -> None:

@@ -126,6 +126,9 @@ class LoopbackTransport(asyncio.Transport):
     def is_reading(self) -> bool:
         return not self._is_reading_paused and not self._is_closing
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def is_closing(self) -> bool:
         return self._is_closing
 

@@ -162,6 +162,9 @@ class MemoryTransport(asyncio.Transport):
             self._outgoing.put_reset()
             self.force_close(None)
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def is_closing(self) -> bool:
         return self._is_closing
 
