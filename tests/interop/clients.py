@@ -120,6 +120,46 @@ def node_client() -> Client:
     return Client("Node", "node", ("node", str(home / "interop.js")))
 
 
+def grpc_clients() -> dict[str, Client]:
+    """Return the official 5.x clients, driven by the programs in grpc/."""
+    return {"java": _grpc_java(), "go": _grpc_go(), "node": _grpc_node()}
+
+
+def _grpc_java() -> Client:
+    _need("mvn", "Maven")
+    _need("javac", "a JDK 17")
+    library, classes = CACHE / "lib-grpc", CACHE / "classes-grpc"
+    classes.mkdir(parents=True, exist_ok=True)
+    home = HERE / "grpc" / "java"
+    build(
+        *("mvn", "-q", "-B", "-f", str(home / "pom.xml")),
+        *("dependency:copy-dependencies", f"-DoutputDirectory={library}"),
+        "-DincludeScope=runtime",
+    )
+    build(
+        "javac", "-nowarn", "-cp", f"{library}/*", "-d", str(classes), str(home / "GrpcClient.java")
+    )
+    return Client("Java 5.0.8", "java", (*java(f"{classes}:{library}/*"), "GrpcClient"))
+
+
+def _grpc_go() -> Client:
+    _need("go", "Go")
+    program = CACHE / "go-grpc-client"
+    directory = HERE / "grpc" / "go"
+    build("go", "build", "-buildvcs=false", "-o", str(program), ".", directory=directory)
+    return Client("Go 5.1.4", "go", (str(program),))
+
+
+def _grpc_node() -> Client:
+    _need("npm", "Node 20")
+    home = CACHE / "node-grpc"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json", "client.js"):
+        shutil.copy(HERE / "grpc" / "node" / name, home)
+    build("npm", "ci", "--silent", "--no-audit", "--no-fund", directory=home)
+    return Client("Node 1.0.8", "node", ("node", str(home / "client.js")))
+
+
 def java(class_path: str, heap: str = "256m") -> Sequence[str]:
     """Return the command line of Java."""
     # Its log files and offsets belong below the cache, not into the home directory.
