@@ -339,6 +339,21 @@ def test_request_of_a_browser_gets_a_text(method: str) -> None:
     run(test, unary(echo))
 
 
+def test_request_that_is_not_grpc_is_answered_at_its_end() -> None:
+    async def test(rig: GrpcRig) -> None:
+        client = await rig.connect()
+        client.send(client.peer.headers(1, [*REQUEST[:4], ("content-type", "application/json")]))
+        for _ in range(40):  # more than the window
+            client.send(client.peer.data(1, bytes(16_384)))
+            await asyncio.sleep(0.1)
+        assert of_kind(client.received, frames.HEADERS) == []
+        client.send(client.peer.data(1, b"", ends=True))
+        received = await client.answer(1)
+        assert b"POST with content-type 'application/json' is not a call" in body(received, 1)
+
+    run(test, unary(echo))
+
+
 def test_compressed_request_is_inflated() -> None:
     async def test(rig: GrpcRig) -> None:
         client = await rig.connect()

@@ -109,6 +109,14 @@ def go_client() -> Client:
     return Client("Go", "go", (str(program),))
 
 
+def h2spec() -> Sequence[str]:
+    """Return the command line of h2spec, the conformance tests of HTTP/2."""
+    _need("go", "Go 1.22")
+    program, source = CACHE / "h2spec", "github.com/summerwind/h2spec/cmd/h2spec"
+    build("go", "build", "-buildvcs=false", "-o", str(program), source, directory=HERE / "h2spec")
+    return (str(program),)
+
+
 def node_client() -> Client:
     """Return the Node client `ali-ons`, driven by node/interop.js."""
     _need("npm", "Node 20")

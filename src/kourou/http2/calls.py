@@ -253,12 +253,14 @@ class Call(Stream):
         self.on_cancel = None
         self.connection.on_answered(self)
 
-    def _refuse_http(self, reason: str) -> None:
-        """Answer a request that is not gRPC as HTTP."""
-        outgoing = self.connection.outgoing
+    def _answer_as_http(self) -> None:
+        """Answer a request that is not gRPC."""
+        outgoing, head = self.connection.outgoing, self.head
         outgoing.put_headers(self, _NOT_GRPC)
-        if self.head.method != b"HEAD":
-            outgoing.put_data(self, f"This port serves gRPC: {reason}\n".encode())
+        if head.method != b"HEAD":
+            given = f"{head.method.decode('ascii', 'replace')} with content-type "
+            given += repr(head.content_type.decode("ascii", "replace"))
+            outgoing.put_data(self, f"This port serves gRPC: {given} is not a call\n".encode())
         outgoing.put_headers(self, _NOT_GRPC_END, ends=True)
         self._ended()
 
@@ -272,9 +274,7 @@ class Call(Stream):
         """
         self.head = head
         if not head.content_type.startswith(_CONTENT_TYPE) or head.method != b"POST":
-            kind = head.content_type.decode("ascii", "replace")
-            self._refuse_http(f"{head.method.decode()} with content-type {kind!r} is not a call")
-            return
+            return  # answered as HTTP at its end
         if method is None:
             path = head.path.decode("ascii", "replace")
             raise GrpcError(GrpcStatus.UNIMPLEMENTED, f"Method not found: {path.lstrip('/')}")
@@ -307,6 +307,13 @@ class Call(Stream):
         Raises:
             GrpcError: the request is refused.
         """
+        method = self.method
+        if method is None:
+            if self.is_remote_ended:
+                self._answer_as_http()
+            else:
+                self._open_window()
+            return
         size = len(data) - PREFIX_BYTES
         if (  # mostly, one frame has one message
             self._reader is None
@@ -361,7 +368,8 @@ class Call(Stream):
         elif self._request is None:
             raise GrpcError(GrpcStatus.INTERNAL, "the call ended without a request")
         else:
-            self.method.handle(self, self._request)
+            request, self._request = self._request, b""  # a held call does not hold its request
+            self.method.handle(self, request)
 
     # Memory of an incomplete request
 
