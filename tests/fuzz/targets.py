@@ -7,6 +7,7 @@ decoder with unusual arguments raises here until it has a target of its own.
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from kourou.errors import (
     ConfigError,
     CorruptRecordError,
     FilterSyntaxError,
+    GrpcError,
     InvalidMessageError,
     KourouError,
     MalformedHeaderError,
@@ -63,7 +65,8 @@ from kourou.protocol.trace_text import decode_traces, encode_trace
 from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
 from kourou.settings import load
 from kourou.store.timer.timer_record import read_timer_record
-from tests.fuzz import corpus, proxy_calls, small_files
+from tests.fuzz import corpus, http2_bytes, proxy_calls, small_files
+from tests.http2.peer import message
 from tests.protocol_modules import header_classes, protocol_modules
 
 _INFLATED_MAX: Final = 1 << 20
@@ -98,7 +101,7 @@ class Target:
 
 def all_targets() -> list[Target]:
     """Return all targets, in the same order in each process."""
-    return [*_framing(), *_records(), *_fields(), *_bodies(), *_texts(), *_grpc()]
+    return [*_framing(), *_records(), *_fields(), *_bodies(), *_texts(), *_grpc(), *_http2()]
 
 
 def _framing() -> Iterator[Target]:
@@ -373,6 +376,17 @@ def _grpc() -> Iterator[Target]:
     signed = proxy_calls.AUTHORIZATIONS
     yield Target("grpc.authorization", proxy_calls.authorization, signed, refusals)
     yield Target("grpc.handle", proxy_calls.handle, proxy_calls.HANDLES, refusals)
+
+
+def _http2() -> Iterator[Target]:
+    yield Target("http2.connection", http2_bytes.connection, http2_bytes.conversations())
+    yield Target("http2.sequence", http2_bytes.sequence, http2_bytes.programs())
+    yield Target("http2.calls", http2_bytes.calls, http2_bytes.conversations())
+    yield Target("http2.header_block", http2_bytes.header_block, http2_bytes.header_blocks())
+    packed = message(gzip.compress(bytes(3000), mtime=0), flag=1)
+    seeds = (message(b"a") + packed, packed * 2)
+    yield Target("http2.messages", http2_bytes.messages, seeds, (GrpcError,))
+    yield Target("http2.timeout", http2_bytes.timeout, (b"3S", b"99999999n", b"15M"))
 
 
 def _is_of(module: ModuleType, value: object) -> bool:
