@@ -76,6 +76,7 @@ class Outgoing(Generic[S]):
         stream_window: the initial `send_window` of new streams.
         frame_bytes_max: largest payload that the peer accepts.
         is_paused: the transport takes no data now.
+        ready: streams by id whose data waits, though not for the window of the stream itself.
         unsent_bytes: bytes that wait in all streams.
         pending_bytes: bytes in the queue.
     """
@@ -90,7 +91,7 @@ class Outgoing(Generic[S]):
         self._on_ended = on_ended
         self._on_writable = on_writable
         self._queue: list[bytes] = []
-        self._ready: dict[int, S] = {}  # data waits, and the window of the stream itself is open
+        self.ready: dict[int, S] = {}
         self.window = frames.WINDOW_BYTES
         self.stream_window = frames.WINDOW_BYTES
         self.frame_bytes_max = frames.FRAME_BYTES_MAX
@@ -142,11 +143,11 @@ class Outgoing(Generic[S]):
         stream.unsent.append(memoryview(data))  # sliced without copies
         stream.unsent_bytes += size
         self.unsent_bytes += size
-        if not self._ready:
+        if not self.ready:
             while stream.has_sendable and self._can_send:
                 self._send_turn(stream)
         if stream.has_sendable:
-            self._ready[stream.id] = stream
+            self.ready[stream.id] = stream
 
     def put_reply(
         self, stream: S, head: HeaderFrame, prefix: bytes, data: bytes, trailers: HeaderFrame
@@ -175,7 +176,7 @@ class Outgoing(Generic[S]):
         self.unsent_bytes -= stream.unsent_bytes
         stream.unsent = stream.last_frame = None
         stream.unsent_bytes = 0
-        self._ready.pop(stream.id, None)
+        self.ready.pop(stream.id, None)
 
     # Windows and settings of the peer
 
@@ -200,7 +201,7 @@ class Outgoing(Generic[S]):
         if stream.send_window > frames.WINDOW_BYTES_MAX:
             raise Http2StreamError(stream.id, ErrorCode.FLOW_CONTROL_ERROR)
         if stream.has_sendable:
-            self._ready[stream.id] = stream
+            self.ready[stream.id] = stream
             self.resume()
 
     def apply_setting(self, number: int, value: int, streams: Iterable[S]) -> None:
@@ -227,12 +228,12 @@ class Outgoing(Generic[S]):
                 if stream.send_window > frames.WINDOW_BYTES_MAX:
                     raise _too_large(f"stream {stream.id}")
                 if stream.has_sendable:
-                    self._ready[stream.id] = stream
+                    self.ready[stream.id] = stream
 
     @property
     def can_resume(self) -> bool:
         """Whether `resume` would send data."""
-        return bool(self._ready) and self._can_send
+        return bool(self.ready) and self._can_send
 
     @property
     def _can_send(self) -> bool:
@@ -241,14 +242,14 @@ class Outgoing(Generic[S]):
 
     def resume(self) -> None:
         """Frame data that waits, as far as windows and queue allow."""
-        while self._ready and self._can_send:
-            number = next(iter(self._ready))
-            stream = self._ready.pop(number)
+        while self.ready and self._can_send:
+            number = next(iter(self.ready))
+            stream = self.ready.pop(number)
             self._send_turn(stream)
             if stream.unsent is None:
                 self._finish(stream)
             elif stream.send_window > 0:
-                self._ready[number] = stream
+                self.ready[number] = stream
 
     def _send_turn(self, stream: S) -> None:
         """Frame the next data of a stream."""

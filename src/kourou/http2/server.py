@@ -98,13 +98,13 @@ class GrpcConnection(asyncio.BufferedProtocol):
         outgoing, transport = self.outgoing, self._transport
         if transport is None:
             return
-        if outgoing.can_resume:
+        if outgoing.ready:
             outgoing.resume()
         if outgoing.pending_bytes:
             transport.write(outgoing.take())
             if transport.get_write_buffer_size() or outgoing.unsent_bytes or self.unread_bytes:
                 self.count_unread()
-            if outgoing.can_resume:
+            if outgoing.ready and outgoing.can_resume:
                 self.flush_soon()
         if self.http2.is_closed and self._linger is None:
             self._begin_closing(transport)
