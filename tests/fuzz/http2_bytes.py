@@ -193,7 +193,7 @@ async def _serve(data: bytes) -> None:
     served.connection_lost(None)
     await asyncio.sleep(20)  # the deadlines of calls
     assert server.memory.total_bytes == server.partials.total_bytes == server.unread.total == 0
-    assert server.calls == 0
+    assert server.calls == server.open_bytes == 0
     server.abort()
     if reason:
         raise Http2Error(0, reason)

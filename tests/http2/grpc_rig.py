@@ -106,6 +106,7 @@ def run(
         assert rig.server.memory.total_bytes == 0
         assert rig.server.partials.total_bytes == 0
         assert rig.server.unread.total == 0
+        assert rig.server.open_bytes == 0
 
     run_virtual(main())
 

@@ -16,7 +16,7 @@ from kourou.http2.frames import ErrorCode, Setting
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.http2.limits import GrpcLimits, Http2Limits
 from tests.http2.grpc_rig import Client, GrpcRig, bidi, echo, run, unary
-from tests.http2.peer import REQUEST, body, frame, message, of_kind, trailers
+from tests.http2.peer import REQUEST, body, frame, message, of_kind, of_stream, trailers
 
 RESPONSE = {
     ":status": "200",
@@ -439,6 +439,39 @@ def test_oldest_incomplete_requests_fail_above_their_memory() -> None:
 
     limits = GrpcLimits(incomplete_bytes_max=1_000_000, message_bytes_max=700_000)
     run(test, unary(echo), limits)
+
+
+def test_call_above_the_memory_of_open_calls_is_refused() -> None:
+    async def test(rig: GrpcRig) -> None:
+        client = await rig.connect()
+        for number in range(1, 41, 2):
+            client.send(client.peer.call(number, x="y" * 1000))
+        await asyncio.sleep(1)
+        refused = [number for number in range(1, 41, 2) if of_stream(client.received, number)]
+        assert 2 * 8 + 1 <= refused[0] <= 2 * 9 + 1
+        assert refused[-1] == 39
+        assert (await status_of(client, 39))[0] == "8"
+
+        client.send(frame(frames.RST_STREAM, 0, 1, bytes(4)), client.peer.call(41))
+        await asyncio.sleep(1)
+        assert of_stream(client.received, 41) == []
+
+    def hold(call: Call, _: bytes) -> None:
+        pass
+
+    run(test, unary(hold), GrpcLimits(open_calls_bytes_max=12_000))
+
+
+def test_long_text_of_a_status_is_cut() -> None:
+    def handle(call: Call, _: bytes) -> None:
+        call.finish(GrpcStatus.INTERNAL, "\u2713" * 5000)
+
+    async def test(rig: GrpcRig) -> None:
+        client = await rig.connect()
+        client.send(client.peer.call(1))
+        assert (await status_of(client))[1] == "%E2%9C%93" * 341
+
+    run(test, unary(handle))
 
 
 def test_memory_is_released_when_a_client_leaves() -> None:

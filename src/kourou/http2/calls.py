@@ -47,7 +47,8 @@ _NOT_GRPC: Final = header_frame(
     encode_response({"content-type": "text/plain; charset=utf-8"}, 415), ends=False
 )
 _NOT_GRPC_END: Final = header_frame(encode_response({"grpc-status": "13"}), ends=True)
-_TEXT_CHARS_MAX: Final = 1024
+_TEXT_BYTES_MAX: Final = 1024
+"""Longest text of a status: encoded it has three times as many, and clients accept 8 KiB."""
 
 
 class Kind(Enum):
@@ -107,6 +108,10 @@ class CallConnection(Protocol):
         """The limits of the server."""
 
     @property
+    def open_bytes(self) -> int:
+        """Bytes of the fields of all open calls of the server."""
+
+    @property
     def memory(self) -> RequestMemory:
         """The memory of the server's incomplete requests."""
 
@@ -140,6 +145,7 @@ class Call(Stream):
         on_end: of a bidi call: called when the client sends no more.
         on_writable: called when no message of the call waits any more, after `writable` was False.
         is_counted: its incomplete request is known to the memory of requests.
+        is_forgotten: the server has released what it holds for the call.
     """
 
     head: RequestHead
@@ -155,6 +161,7 @@ class Call(Stream):
     _reader: MessageReader | None = None
     _request: bytes | None = None
     is_counted = False
+    is_forgotten = False
     _is_reserved = False
     _is_waiting = False
 
@@ -244,7 +251,8 @@ class Call(Stream):
     def _status_frame(self, status: int, text: str) -> HeaderFrame:
         fields = {"grpc-status": str(int(status))}
         if text:
-            fields["grpc-message"] = percent_encode(text[:_TEXT_CHARS_MAX])
+            cut = text.encode("utf-8", "replace")[:_TEXT_BYTES_MAX]
+            fields["grpc-message"] = percent_encode(cut.decode("utf-8", "ignore"))
         if self._has_head:
             return header_frame(encode_response(fields), ends=True)
         return header_frame(encode_response({**_HEAD_FIELDS, **fields}, 200), ends=True)
@@ -279,12 +287,7 @@ class Call(Stream):
             path = head.path.decode("ascii", "replace")
             raise GrpcError(GrpcStatus.UNIMPLEMENTED, f"Method not found: {path.lstrip('/')}")
         self.method = method
-        limit = self.connection.limits.http2.header_list_bytes_max
-        if head.list_bytes > limit:
-            raise GrpcError(
-                GrpcStatus.RESOURCE_EXHAUSTED,
-                f"metadata of {head.list_bytes} bytes exceeds the limit of {limit} bytes",
-            )
+        self._check_memory(head)
         if head.encoding not in ENCODINGS:
             raise GrpcError(
                 GrpcStatus.UNIMPLEMENTED,
@@ -300,6 +303,21 @@ class Call(Stream):
             self.deadline_s = self.connection.read_at_s + timeout_s
         if method.kind is Kind.BIDI:
             method.handle(self, b"")
+
+    def _check_memory(self, head: RequestHead) -> None:
+        limits = self.connection.limits
+        limit = limits.http2.header_list_bytes_max
+        if head.list_bytes > limit:
+            raise GrpcError(
+                GrpcStatus.RESOURCE_EXHAUSTED,
+                f"metadata of {head.list_bytes} bytes exceeds the limit of {limit} bytes",
+            )
+        if self.connection.open_bytes > limits.open_calls_bytes_max:
+            raise GrpcError(
+                GrpcStatus.RESOURCE_EXHAUSTED,
+                f"metadata of all open calls exceeds {limits.open_calls_bytes_max} bytes: "
+                "open fewer at once",
+            )
 
     def receive(self, data: bytes) -> None:
         """Handle data of the request.

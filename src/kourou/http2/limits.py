@@ -31,9 +31,9 @@ class Http2Limits:
     header_frames_max: int = 64
     """Frames of a header block. More close the connection."""
 
-    header_list_bytes_max: int = 64 * _KIB
+    header_list_bytes_max: int = 16 * _KIB
     """Bytes of a request's fields when decompressed, counted with 32 more for each field. A call
-    with more is refused."""
+    with more ends with RESOURCE_EXHAUSTED."""
 
     stream_window_bytes: int = 256 * _KIB
     """Flow-control window of each stream: bytes that a client may send before the server has
@@ -76,6 +76,10 @@ class GrpcLimits:
     message_bytes_max: int = 130 * _MIB
     """Largest request message in bytes, decompressed; RocketMQ's grpcMaxInboundMessageSize. A call
     with a larger one ends with RESOURCE_EXHAUSTED."""
+
+    open_calls_bytes_max: int = 256 * _MIB
+    """Bytes of the fields of all open calls, counted as for `header_list_bytes_max`; those of an
+    official SDK have about 1,000. One more call ends with RESOURCE_EXHAUSTED."""
 
     incomplete_bytes_max: int = 256 * _MIB
     """Bytes of incomplete request messages over all connections. Three quarters are for messages

@@ -77,6 +77,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._idle_since_s: float | None = None  # set by `check_ages`, reset by each call
         self._ping_sent_at_s: float | None = None
 
+    @property
+    def open_bytes(self) -> int:
+        """See `CallConnection`."""
+        return self._server.open_bytes
+
     def __repr__(self) -> str:
         return f"<GrpcConnection {self.id} {format_address(self.remote_address)}>"
 
@@ -279,12 +284,14 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def on_request(self, stream: Call, head: RequestHead) -> None:
         self._idle_since_s = None
+        server = self._server
+        server.open_bytes += head.list_bytes
         try:
-            stream.begin(head, self._server.methods.get(head.path))
+            stream.begin(head, server.methods.get(head.path))
         except Exception as error:  # noqa: BLE001 - one call's failure must not end others
             self._failed(stream, error)
         if stream.deadline_s is not None and stream.is_active:
-            self._server.deadlines.add(stream, stream.deadline_s)
+            server.deadlines.add(stream, stream.deadline_s)
 
     def on_data(self, stream: Call, data: bytes) -> None:
         try:
@@ -325,6 +332,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _forget(self, call: Call) -> None:
         """Release what the server holds for a call that is over."""
+        if call.is_forgotten:
+            return
+        call.is_forgotten = True
+        self._server.open_bytes -= call.head.list_bytes
         if call.is_counted:
             call.forget()
         if call.deadline_s is not None:
@@ -356,6 +367,7 @@ class GrpcServer:
         methods: by path, such as b"/package.Service/Method".
         limits: its limits.
         memory: of incomplete requests.
+        open_bytes: bytes of the fields of open calls.
         partials: incomplete frames.
         unread: output that clients have not read.
         deadlines: of the open calls.
@@ -382,6 +394,7 @@ class GrpcServer:
         """
         self.methods = {path.encode(): method for path, method in methods.items()}
         self.limits = limits or GrpcLimits()
+        self.open_bytes = 0
         self.partials = PartialFrames(self.limits.partial_bytes_max)
         self.unread = UnreadOutput(self.limits.output_bytes_total_max, lambda: self._open)
         self._loop = asyncio.get_running_loop()
