@@ -99,7 +99,8 @@ class GrpcLimits:
     from the client, and messages to it wait in their streams."""
 
     output_bytes_max: int = 64 * _MIB
-    """Bytes of output that one client may leave unread. Above it, the connection is closed."""
+    """Bytes of output that one client may leave unread. Above it, the connection is closed; so no
+    response can be larger."""
 
     output_bytes_total_max: int = 256 * _MIB
     """Bytes of unread output to all clients. Above it, the connections with the most unread output
