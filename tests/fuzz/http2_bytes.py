@@ -131,7 +131,7 @@ def calls(data: bytes) -> None:
     Raises:
         Http2Error: the connection was closed.
     """
-    log = logging.getLogger("kourou.http2.server")
+    log = logging.getLogger("kourou.http2.grpc_connection")
     log.disabled = True  # it names each violation
     try:
         run_virtual(_serve(frames.PREFACE + data))
@@ -188,12 +188,13 @@ async def _serve(data: bytes) -> None:
         buffer[: len(piece)] = piece
         served.buffer_updated(len(piece))
     await asyncio.sleep(0)
-    assert server.memory.total_bytes <= len(data) + 20 * MESSAGE_MAX
+    shared = server.shared
+    assert shared.memory.total_bytes <= len(data) + 20 * MESSAGE_MAX
     reason = served.http2.close_reason
     served.connection_lost(None)
     await asyncio.sleep(20)  # the deadlines of calls
-    assert server.memory.total_bytes == server.partials.total_bytes == server.unread.total == 0
-    assert server.calls == server.open_bytes == 0
+    assert shared.memory.total_bytes == shared.partials.total_bytes == shared.unread.total == 0
+    assert server.calls == shared.open_bytes == 0
     server.abort()
     if reason:
         raise Http2Error(0, reason)

@@ -22,12 +22,17 @@ Condition = Callable[[list[Frame]], Any]
 
 
 class Client(asyncio.BufferedProtocol):
-    """A connection to the server; `received` are the frames of the server."""
+    """A connection to the server.
+
+    Attributes:
+        received: the frames of the server.
+        is_slow: stops reading after each 64 KiB.
+    """
 
     def __init__(self) -> None:
         self.peer = Peer()
         self.received: list[Frame] = []
-        self.is_closed = False
+        self.is_closed = self.is_slow = False
         self.transport: asyncio.Transport
         self._buffer = bytearray(65_536)
         self._changed = asyncio.Event()
@@ -40,6 +45,8 @@ class Client(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.received += self.peer.parse(bytes(self._buffer[:nbytes]))
+        if self.is_slow:
+            self.transport.pause_reading()
         self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -103,10 +110,10 @@ def run(
         await test(rig)
         await rig.server.stop(0.0)
         assert rig.server.connections == []
-        assert rig.server.memory.total_bytes == 0
-        assert rig.server.partials.total_bytes == 0
-        assert rig.server.unread.total == 0
-        assert rig.server.open_bytes == 0
+        assert rig.server.shared.memory.total_bytes == 0
+        assert rig.server.shared.partials.total_bytes == 0
+        assert rig.server.shared.unread.total == 0
+        assert rig.server.shared.open_bytes == 0
 
     run_virtual(main())
 

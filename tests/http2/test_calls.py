@@ -392,12 +392,12 @@ def test_large_request_gets_its_window_at_once() -> None:
         (update,) = await client.until(bool)
         assert (update.kind, update.stream_id) == (frames.WINDOW_UPDATE, 1)
         assert int.from_bytes(update.payload) == 3_000_005 - 256 * 1024
-        assert rig.server.memory.total_bytes == 3_000_005
+        assert rig.server.shared.memory.total_bytes == 3_000_005
 
         client.send(client.peer.data(1, request[100:], ends=True))
         received = await client.until(lambda got: len(body(got, 1)) >= 65_535)
         assert received
-        assert rig.server.memory.total_bytes == 0
+        assert rig.server.shared.memory.total_bytes == 0
 
     run(test, unary(echo))
 
@@ -429,7 +429,7 @@ def test_oldest_incomplete_requests_fail_above_their_memory() -> None:
         for client in clients:
             client.send(client.peer.headers(1), client.peer.data(1, part))
             await asyncio.sleep(1)
-            assert rig.server.memory.total_bytes <= 250_000
+            assert rig.server.shared.memory.total_bytes <= 250_000
         outcomes = [bool(client.received) for client in clients]
 
         assert outcomes == [True] * 4 + [False] * 4
@@ -481,11 +481,11 @@ def test_memory_is_released_when_a_client_leaves() -> None:
         client.send(client.peer.headers(3), client.peer.data(3, message(bytes(1000))[:10]))
         client.send(frame(frames.DATA, 0, 3, bytes(16_384))[:-1])
         await asyncio.sleep(1)
-        assert rig.server.memory.total_bytes == 9_000_005 + 10
-        assert rig.server.partials.total_bytes == 9 + 16_383
+        assert rig.server.shared.memory.total_bytes == 9_000_005 + 10
+        assert rig.server.shared.partials.total_bytes == 9 + 16_383
         client.transport.abort()
         await asyncio.sleep(1)
-        assert rig.server.memory.total_bytes == 0
+        assert rig.server.shared.memory.total_bytes == 0
 
     run(test, unary(echo))
 

@@ -143,15 +143,11 @@ def test_client_that_reads_slowly_is_served() -> None:
     async def test(rig: GrpcRig) -> None:
         client = await rig.connect((Setting.INITIAL_WINDOW_SIZE, LARGE))
         client.send(frame(frames.WINDOW_UPDATE, 0, 0, (LARGE - 65_535).to_bytes(4)))
+        client.is_slow = True
         client.send(client.peer.call(1))
         while len(body(client.received, 1)) < 300 * 10_005:
-            before = len(client.received)
+            await asyncio.sleep(10)
             client.transport.resume_reading()
-            await client.until(lambda received, n=before: len(received) > n)  # type: ignore[misc]
-            client.transport.pause_reading()
-            await asyncio.sleep(20)
-        client.transport.resume_reading()
-        await client.answer(1)
         assert trailers(client.received, 1) == {"grpc-status": "0"}
 
     run(test, unary(produce))
@@ -225,6 +221,29 @@ def test_stop_waits_for_open_calls_and_refuses_new_ones() -> None:
         assert len(calls) == 1
 
     run(test, unary(lambda call, _: calls.append(call)))
+
+
+@pytest.mark.parametrize("reads", [20, 3])
+def test_stop_lets_a_client_read_its_answer_while_it_reads(reads: int) -> None:
+    async def test(rig: GrpcRig) -> None:
+        client = await rig.connect((Setting.INITIAL_WINDOW_SIZE, LARGE))
+        client.send(frame(frames.WINDOW_UPDATE, 0, 0, (LARGE - 65_535).to_bytes(4)))
+        client.is_slow = True
+        client.send(client.peer.call(1))
+        await asyncio.sleep(1)
+        assert rig.server.calls == 0, "the answer has left the stream"
+        began_s = asyncio.get_running_loop().time()
+        stop = asyncio.create_task(rig.server.stop(30.0))
+        for _ in range(reads):
+            await asyncio.sleep(0.5)
+            client.transport.resume_reading()
+        await stop
+
+        is_complete = len(body(client.received, 1)) == 900_005
+        assert is_complete == (reads == 20)
+        assert asyncio.get_running_loop().time() - began_s < 11
+
+    run(test, unary(lambda call, _: call.reply(bytes(900_000))))
 
 
 def test_stop_ends_calls_after_its_grace() -> None:
