@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.errors import CallRefusedError
+from kourou.http2.grpc_messages import GrpcError
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.checks import CallLimits
 from kourou.proxy.client_settings import (
@@ -15,7 +15,6 @@ from kourou.proxy.client_settings import (
 )
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
-from kourou.proxy.status import telemetry_failure
 from kourou.proxy.times import duration
 from tests.golden_calls import Call, calls
 
@@ -56,11 +55,11 @@ def test_settings_of_neither_kind_are_refused_as_recorded() -> None:
     call = calls()["local/Telemetry_settings_without_pub_sub"]
     (settings,) = settings_of(call, "client")
 
-    with pytest.raises(CallRefusedError) as refused:
+    with pytest.raises(GrpcError) as refused:
         remembered_settings(settings, LIMITS)
 
-    assert call.grpc_details == str(refused.value)
-    assert telemetry_failure(refused.value)[0] == 3
+    assert call.grpc_details == refused.value.text
+    assert call.grpc_status == refused.value.status.name
 
 
 def consumer(group: SubscriptionGroup | None, settings: v2.Settings | None = None) -> v2.Settings:

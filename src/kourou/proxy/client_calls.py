@@ -9,8 +9,8 @@ import asyncio
 import logging
 
 from kourou.errors import CallRefusedError, KourouError
-from kourou.http2.calls import Call
-from kourou.http2.grpc_messages import GrpcStatus
+from kourou.http2.grpc_messages import GrpcError, GrpcStatus
+from kourou.http2.server import Call
 from kourou.model.host import Host
 from kourou.proxy.checks import CallLimits, check_group, check_topic
 from kourou.proxy.client_settings import (
@@ -23,15 +23,13 @@ from kourou.proxy.cluster import Cluster
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
-from kourou.proxy.pb.v2 import ClientType, Code
+from kourou.proxy.pb.v2 import Code
 from kourou.proxy.receives import Receives
 from kourou.proxy.routes import assignments, message_queues, route_endpoints
 from kourou.proxy.sends import Sends
 from kourou.proxy.status import error_status, ok, telemetry_failure
 
 log = logging.getLogger(__name__)
-
-_CONSUMERS = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER)
 
 
 class ClientCalls:
@@ -79,6 +77,8 @@ class ClientCalls:
         try:
             while (data := await inbox.get()) is not None and call.is_active:
                 await self._on_command(call, context, parse(v2.TelemetryCommand, data))
+        except GrpcError as error:
+            call.finish(error.status, error.text)
         except Exception as error:  # the edge of one client's stream
             if not isinstance(error, KourouError):
                 log.exception("telemetry.failed client=%s", context.client_id)
@@ -134,13 +134,9 @@ class ClientCalls:
         self, _: Call, context: CallContext, asked: v2.HeartbeatRequest
     ) -> v2.HeartbeatResponse:
         """Keep a client registered."""
-        client = self._clients.get(context.client_id)
-        if asked.client_type in _CONSUMERS:
+        client = self._known(context)
+        if client.settings.WhichOneof("pub_sub") == "subscription":
             check_group(asked.group.name)
-        if client is None or asked.client_type not in (*_CONSUMERS, ClientType.PRODUCER):
-            raise CallRefusedError(
-                Code.UNRECOGNIZED_CLIENT_TYPE, str(ClientType(asked.client_type).name)
-            )
         await client.register()
         return v2.HeartbeatResponse(status=ok())
 
@@ -148,14 +144,16 @@ class ClientCalls:
         self, _: Call, context: CallContext, __: v2.NotifyClientTerminationRequest
     ) -> v2.NotifyClientTerminationResponse:
         """Forget a client that has stopped."""
+        await self.forget(self._known(context))
+        return v2.NotifyClientTerminationResponse(status=ok())
+
+    def _known(self, context: CallContext) -> ProxyClient:
         client = self._clients.get(context.client_id)
         if client is None:
             raise CallRefusedError(
-                Code.UNRECOGNIZED_CLIENT_TYPE,
-                f"client {context.client_id} is unknown: it has sent no settings",
+                Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
             )
-        await self.forget(client)
-        return v2.NotifyClientTerminationResponse(status=ok())
+        return client
 
     async def forget(self, client: ProxyClient) -> None:
         """Unregister a client, and release what it holds."""

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from kourou.broker.consuming.retry import policy_delay_ms
-from kourou.errors import CallRefusedError
+from kourou.http2.grpc_messages import GrpcError, GrpcStatus
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.checks import CallLimits
 from kourou.proxy.pb import v2
-from kourou.proxy.pb.v2 import Code
 from kourou.proxy.times import duration
 
 LITE_QUOTA_ATTRIBUTE: Final = "lite.sub.client.quota"
@@ -53,12 +52,12 @@ def remembered_settings(settings: v2.Settings, limits: CallLimits) -> v2.Setting
     Those of a consumer get the values of an unnamed group where the client sent none.
 
     Raises:
-        CallRefusedError: the settings are neither a producer's nor a consumer's.
+        GrpcError: the settings are neither a producer's nor a consumer's.
     """
     kind = settings.WhichOneof("pub_sub")
     if kind is None:
-        raise CallRefusedError(
-            Code.BAD_REQUEST, "there is no publishing or subscription data in settings"
+        raise GrpcError(
+            GrpcStatus.INVALID_ARGUMENT, "there is no publishing or subscription data in settings"
         )
     remembered = v2.Settings()
     if kind == "subscription":

@@ -47,7 +47,14 @@ from kourou.proxy.pb.v2 import Code
 from kourou.proxy.queue_choice import receiving_broker
 from kourou.proxy.receipts import check_not_expired, handle_text, read_handle, send_back_offset
 from kourou.proxy.renewals import ClientGroup, Renewal, RenewalPolicy, Renewals
-from kourou.proxy.status import combined_status, error_status, ok, response_status, status
+from kourou.proxy.status import (
+    combined_status,
+    error_status,
+    local_error_status,
+    ok,
+    response_status,
+    status,
+)
 from kourou.proxy.times import duration_ms, timestamp
 from kourou.remoting.pool import ConnectionPool
 
@@ -86,7 +93,7 @@ class Receives:
             client = self._client(context)
             result, group = await self._pop(call, context, client, asked)
         except (KourouError, ValueError) as error:
-            self._finish(call, error_status(error), [])
+            self._finish(call, local_error_status(error), [])
             return
         if result.is_refused:
             self._finish(call, status(Code.TOO_MANY_REQUESTS, "polling full"), [])
@@ -142,7 +149,7 @@ class Receives:
             name,
             broker,
             subscription=subscription,
-            max_messages=min(max(asked.batch_size, 1), self._limits.batch_max),
+            max_messages=min(max(asked.batch_size, 0), self._limits.batch_max),
             invisible_ms=invisible_ms,
             wait_ms=wait_ms,
             init_mode=_AT_END,
@@ -221,7 +228,7 @@ class Receives:
         ]
         codes = [entry.status.code for entry in entries]
         return v2.AckMessageResponse(
-            status=combined_status(codes, "ack message failed: no entries"), entries=entries
+            status=combined_status(codes, "ack message result is empty"), entries=entries
         )
 
     async def _current(
@@ -333,7 +340,9 @@ class Receives:
         await self._dead_letter(
             client, asked.group.name, asked.topic.name, asked.message_id, receipt
         )
-        return v2.ForwardMessageToDeadLetterQueueResponse(status=ok())
+        return v2.ForwardMessageToDeadLetterQueueResponse(
+            status=response_status(ResponseCode.SUCCESS, None)
+        )
 
     async def _dead_letter(
         self, client: ProxyClient, group: str, topic: str, message_id: str, receipt: ReceiptHandle

@@ -207,7 +207,7 @@ class Sends:
             message=received_message(message, None, None, self._cluster.now_ms()),
             transaction_id=transaction_id,
         )
-        command = v2.TelemetryCommand(status=ok(), recover_orphaned_transaction_command=orphaned)
+        command = v2.TelemetryCommand(recover_orphaned_transaction_command=orphaned)
         client.telemetry.send(command.SerializeToString())
 
     async def recall(

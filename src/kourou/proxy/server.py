@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from kourou.errors import CallRefusedError, KourouError
-from kourou.http2.calls import Call, Kind, Method
-from kourou.http2.server import GrpcServer
+from kourou.http2.grpc_messages import GrpcStatus
+from kourou.http2.server import Call, GrpcServer, Kind, Method
 from kourou.model.host import Host
 from kourou.proxy.checks import CallLimits
 from kourou.proxy.client_calls import ClientCalls
@@ -34,6 +34,11 @@ STOP_S: Final = 2.0
 """Seconds in which calls may end when the proxy stops."""
 _RENEW_S: Final = 5.0
 _EXPIRE_S: Final = 10.0
+
+_UNIMPLEMENTED: Final = (
+    "GetOffset", "PullMessage", "QueryOffset", "SyncLiteSubscription", "UpdateOffset",
+)  # fmt: skip
+"""Methods of the service that the proxy refuses by name."""
 
 Ask = TypeVar("Ask", bound=Any)
 Serve = Callable[[Call, CallContext, Any], Coroutine[Any, Any, Any]]
@@ -131,6 +136,8 @@ class Proxy:
             f"/{SERVICE}/{name}": Method(Kind.UNARY, self._unary(*terms))
             for name, terms in unary.items()
         }
+        for name in _UNIMPLEMENTED:
+            methods[f"/{SERVICE}/{name}"] = Method(Kind.UNARY, _refuse(name))
         methods[f"/{SERVICE}/ReceiveMessage"] = Method(Kind.SERVER_STREAM, self._on_receive)
         methods[f"/{SERVICE}/Telemetry"] = Method(Kind.BIDI, calls.telemetry)
         return methods
@@ -193,3 +200,9 @@ class Proxy:
         """Log an error that is neither the client's nor the broker's."""
         if not isinstance(error, KourouError):
             log.error("grpc_call.failed", exc_info=error)
+
+
+def _refuse(name: str) -> Callable[[Call, bytes], None]:
+    """Return the function of a method that is not served."""
+    text = f"Method {SERVICE}/{name} is unimplemented"
+    return lambda call, _: call.finish(GrpcStatus.UNIMPLEMENTED, text)
