@@ -15,7 +15,7 @@ from kourou.model.host import Host
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
-from kourou.proxy.cluster import Cluster
+from kourou.proxy.cluster import Cluster, Metadata
 from kourou.proxy.local_metadata import LocalMetadata
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType
@@ -242,9 +242,10 @@ async def proxy_rig(
     *,
     epoch_ms: int = EPOCH_MS,
     advertised: Host | None = None,
+    metadata: Metadata | None = None,
     **options: Any,
 ) -> AsyncIterator[Rig]:
-    """Run the servers; `options` are those of the broker."""
+    """Run the servers; `options` are those of the broker, `metadata` that of the broker if None."""
     network = MemoryNetwork(0)
     runtime = sim_runtime(0, network, epoch_ms)
     namesrv = NameServer(NamesrvConfig(listen=_NAMESRV[0], port=_NAMESRV[1]), runtime)
@@ -265,7 +266,7 @@ async def proxy_rig(
         Cluster(
             runtime,
             config.namesrv_addr,
-            LocalMetadata(context.topics, context.groups),
+            metadata or LocalMetadata(context.topics, context.groups),
             {broker.address: broker.create_connection},
         ),
         advertised=advertised,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
 from kourou.errors import CallRefusedError, KourouError
 from kourou.http2.grpc_messages import GrpcError, GrpcStatus
@@ -30,6 +31,9 @@ from kourou.proxy.sends import Sends
 from kourou.proxy.status import error_status, ok, telemetry_failure
 
 log = logging.getLogger(__name__)
+
+COMMANDS_MAX: Final = 64
+"""Commands of one client that may wait to be served."""
 
 
 class ClientCalls:
@@ -60,7 +64,14 @@ class ClientCalls:
         call.send_headers()
         context = read_context(call.metadata, call.connection.remote_address[0])
         inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
-        call.on_message = inbox.put_nowait
+
+        def on_message(data: bytes) -> None:
+            if inbox.qsize() >= COMMANDS_MAX:
+                text = f"{COMMANDS_MAX} commands wait to be served: wait for their answers"
+                raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
+            inbox.put_nowait(data)
+
+        call.on_message = on_message
         call.on_end = lambda: inbox.put_nowait(None)
         task = asyncio.create_task(self._serve_telemetry(call, context, inbox))
         self._tasks.add(task)
@@ -75,7 +86,7 @@ class ClientCalls:
         self, call: Call, context: CallContext, inbox: asyncio.Queue[bytes | None]
     ) -> None:
         try:
-            while (data := await inbox.get()) is not None and call.is_active:
+            while call.is_active and (data := await inbox.get()) is not None:
                 await self._on_command(call, context, parse(v2.TelemetryCommand, data))
         except GrpcError as error:
             call.finish(error.status, error.text)

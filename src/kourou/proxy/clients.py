@@ -110,7 +110,7 @@ class ProxyClient:
     async def close(self) -> None:
         """Unregister at all brokers, and close the connections."""
         topics = [topic.name for topic in self.settings.publishing.topics]
-        for address in self._registered:
+        for address in list(self._registered):
             for producer, consumer in [*((one, None) for one in topics), (None, self.group)]:
                 if not (producer or consumer):
                     continue

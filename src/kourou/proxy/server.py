@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from kourou.errors import CallRefusedError, KourouError
+from kourou.errors import KourouError
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.http2.server import Call, GrpcServer, Kind, Method
 from kourou.model.host import Host
@@ -165,13 +165,12 @@ class Proxy:
             try:
                 context = read_context(call.metadata, call.connection.remote_address[0])
                 check_client_id(context)
-                asked = parse(v2.ReceiveMessageRequest, data)
-            except CallRefusedError as error:
+                await self._receives.receive(call, context, parse(v2.ReceiveMessageRequest, data))
+            except Exception as error:  # noqa: BLE001 - the edge of one call
+                self._log_fault(error)
                 failure = v2.ReceiveMessageResponse(status=error_status(error))
                 call.send(failure.SerializeToString())
                 call.finish()
-                return
-            await self._receives.receive(call, context, asked)
 
         self._start(answer())
 

@@ -1,0 +1,191 @@
+"""Clients of the proxy: settings, heartbeats, routes, termination, expiry, faults of calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from kourou.http2.grpc_messages import GrpcStatus
+from kourou.model.group import SubscriptionGroup
+from kourou.proxy.client_calls import COMMANDS_MAX
+from kourou.proxy.clients import CLIENT_EXPIRY_S
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import ClientType, Code
+from tests.proxy.proxy_rig import GROUP, PROXY, TOPIC, Rig, with_rig
+
+PUSH = ClientType.PUSH_CONSUMER
+
+
+class FailingMetadata:
+    """Settings of topics and groups that cannot be read."""
+
+    async def topic_type(self, topic: str) -> str:
+        raise KeyError(topic)
+
+    async def group(self, name: str) -> SubscriptionGroup | None:
+        raise KeyError(name)
+
+
+def test_settings_are_answered_at_once_with_what_clients_require() -> None:
+    async def test(rig: Rig) -> None:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        producer, consumer = await rig.producer(), await rig.consumer()
+        assert loop.time() - started_s < 0.2
+        assert producer.settings.backoff_policy.HasField("exponential_backoff")
+        assert consumer.settings.backoff_policy.HasField("customized_backoff")
+        assert consumer.settings.subscription.long_polling_timeout.seconds == 20
+        assert consumer.settings.subscription.receive_batch_size == 32
+        assert rig.registered(GROUP) == ["consumer@1"]
+
+    with_rig(test)
+
+
+def test_heartbeat_without_settings_is_refused() -> None:
+    async def test(rig: Rig) -> None:
+        stranger = await rig.connect("stranger")
+        status = await stranger.heartbeat(PUSH)
+        assert status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize("kind", [ClientType.CLIENT_TYPE_UNSPECIFIED, 99])
+def test_heartbeat_of_a_producer_needs_no_known_type(kind: ClientType) -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        assert (await producer.heartbeat(kind)).code == Code.OK
+
+    with_rig(test)
+
+
+def test_terminated_consumer_is_unregistered() -> None:
+    async def test(rig: Rig) -> None:
+        consumer = await rig.consumer()
+        asked = v2.NotifyClientTerminationRequest(group=v2.Resource(name=GROUP))
+        answer = await consumer.grpc.call("NotifyClientTermination", asked)
+        assert answer.status.code == Code.OK
+        assert rig.registered(GROUP) == []
+        assert (await consumer.heartbeat(PUSH)).code == Code.UNRECOGNIZED_CLIENT_TYPE
+
+    with_rig(test)
+
+
+def test_silent_client_expires_and_an_active_one_does_not() -> None:
+    async def test(rig: Rig) -> None:
+        active = await rig.consumer(client_id="active")
+        await rig.consumer(client_id="silent")
+        for _ in range(int(CLIENT_EXPIRY_S / 10) + 2):
+            assert (await active.heartbeat(PUSH)).code == Code.OK
+            await asyncio.sleep(10)
+        assert rig.registered(GROUP) == ["active"]
+
+    with_rig(test)
+
+
+def test_route_has_the_endpoints_by_which_the_client_reached_the_proxy() -> None:
+    async def test(rig: Rig) -> None:
+        client = await rig.connect("c")
+        endpoints = v2.Endpoints(
+            scheme=v2.AddressScheme.DOMAIN_NAME,
+            addresses=[v2.Address(host="proxy.example", port=443)],
+        )
+        asked = v2.QueryRouteRequest(topic=v2.Resource(name=TOPIC), endpoints=endpoints)
+        answer = await client.grpc.call("QueryRoute", asked)
+        assert answer.message_queues[0].broker.endpoints == endpoints
+
+    with_rig(test)
+
+
+def test_advertised_address_replaces_the_endpoints() -> None:
+    async def test(rig: Rig) -> None:
+        client = await rig.connect("c")
+        asked = v2.QueryRouteRequest(topic=v2.Resource(name=TOPIC))
+        [queue] = (await client.grpc.call("QueryRoute", asked)).message_queues
+        [address] = queue.broker.endpoints.addresses
+        assert (address.host, address.port) == ("kourou.example", 8443)
+
+    with_rig(test, advertised=("kourou.example", 8443))
+
+
+def test_fault_of_a_handler_is_answered_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(rig: Rig) -> None:
+        client = await rig.connect("c")
+        asked = v2.QueryRouteRequest(topic=v2.Resource(name=TOPIC))
+        answer = await client.grpc.call("QueryRoute", asked)
+        assert answer.status.code == Code.INTERNAL_SERVER_ERROR
+
+    with caplog.at_level(logging.ERROR):
+        with_rig(test, metadata=FailingMetadata())
+    assert [record.getMessage() for record in caplog.records] == ["grpc_call.failed"]
+
+
+def test_fault_of_settings_ends_the_stream_with_internal(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(rig: Rig) -> None:
+        client = await rig.connect("c")
+        subscription = v2.Subscription(group=v2.Resource(name=GROUP))
+        stream = client.grpc.open("Telemetry", None)
+        settings = v2.Settings(client_type=PUSH, subscription=subscription)
+        stream.send(v2.TelemetryCommand(settings=settings))
+        assert await stream.rest() == []
+        assert stream.status is GrpcStatus.INTERNAL
+
+    with caplog.at_level(logging.ERROR):
+        with_rig(test, metadata=FailingMetadata())
+    assert [record.getMessage() for record in caplog.records] == ["telemetry.failed client=c"]
+
+
+def test_stream_without_a_client_id_leaves_no_task() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.producer()
+        client = await rig.connect("")
+        before = len(asyncio.all_tasks())
+        stream = client.grpc.open("Telemetry", None)
+        stream.send(v2.TelemetryCommand(settings=v2.Settings()))
+        [answer] = await stream.rest()
+        assert answer.status.code == Code.CLIENT_ID_REQUIRED
+        await asyncio.sleep(1)
+        assert len(asyncio.all_tasks()) == before
+
+    with_rig(test)
+
+
+def test_client_that_does_not_wait_for_answers_to_settings_is_refused() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        assert producer.stream is not None
+        topic = v2.Resource(name=TOPIC)
+        settings = v2.Settings(
+            client_type=ClientType.PRODUCER, publishing=v2.Publishing(topics=[topic])
+        )
+        for _ in range(COMMANDS_MAX * 4):
+            producer.stream.send(v2.TelemetryCommand(settings=settings))
+        await producer.stream.rest()
+        assert producer.stream.status is GrpcStatus.RESOURCE_EXHAUSTED
+
+    with_rig(test)
+
+
+def test_stop_ends_calls_that_wait_and_unregisters_clients() -> None:
+    async def test(rig: Rig) -> None:
+        consumer = await rig.consumer()
+        call = consumer.receiving()
+        await asyncio.sleep(1)
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        await rig.proxy.stop()
+        await call.rest()
+        assert call.is_over
+        assert loop.time() - started_s < 3
+        assert rig.registered(GROUP) == []
+
+    with_rig(test)
+
+
+def test_proxy_listens_on_its_address() -> None:
+    async def test(rig: Rig) -> None:
+        assert rig.proxy.address == PROXY
+
+    with_rig(test)

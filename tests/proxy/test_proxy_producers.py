@@ -1,0 +1,115 @@
+"""Producers of the proxy: transactions, their checks, scheduled messages and recalls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kourou.model.topic import TopicConfig
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import ClientType, Code, MessageType, TransactionResolution
+from kourou.proxy.times import timestamp
+from tests.proxy.proxy_rig import Rig, TestClient, with_rig
+
+PAYMENTS = "Payments"
+LATER = "Later"
+
+
+async def transaction_clients(rig: Rig) -> tuple[TestClient, TestClient]:
+    """Return a producer and a consumer of a topic of transactions."""
+    await rig.create(TopicConfig(PAYMENTS, 1, 1, attributes={"message.type": "TRANSACTION"}))
+    producer = await rig.producer(PAYMENTS)
+    return producer, await rig.consumer(PAYMENTS, kind=ClientType.SIMPLE_CONSUMER)
+
+
+async def end(producer: TestClient, message_id: str, transaction_id: str, **terms: Any) -> int:
+    """End a transaction; return the code of the answer."""
+    asked = v2.EndTransactionRequest(
+        topic=v2.Resource(name=PAYMENTS),
+        message_id=message_id,
+        transaction_id=transaction_id,
+        **terms,
+    )
+    answer = await producer.grpc.call("EndTransaction", asked)
+    code: int = answer.status.code
+    return code
+
+
+async def received(consumer: TestClient) -> list[bytes]:
+    messages = await consumer.receive(PAYMENTS, invisible_ms=10_000)
+    return [message.body for message in messages]
+
+
+def test_message_is_received_after_its_commit_and_not_before() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await transaction_clients(rig)
+        entry = await producer.send(b"pay", PAYMENTS, message_type=MessageType.TRANSACTION)
+        assert await received(consumer) == []
+        resolution = TransactionResolution.COMMIT
+        ids = entry.message_id, entry.transaction_id
+        assert await end(producer, *ids, resolution=resolution) == Code.OK
+        assert await received(consumer) == [b"pay"]
+        assert await end(producer, *ids, resolution=resolution) == Code.INTERNAL_SERVER_ERROR
+
+    with_rig(test)
+
+
+def test_message_is_not_received_after_its_rollback() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await transaction_clients(rig)
+        entry = await producer.send(b"pay", PAYMENTS, message_type=MessageType.TRANSACTION)
+        resolution = TransactionResolution.ROLLBACK
+        code = await end(producer, entry.message_id, entry.transaction_id, resolution=resolution)
+        assert code == Code.OK
+        assert producer.stream is not None
+        await asyncio.sleep(30)
+        assert await received(consumer) == []
+        assert not producer.stream.messages  # no check of a transaction that has ended
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize(
+    ("resolution", "bodies"),
+    [(TransactionResolution.COMMIT, [b"pay"]), (TransactionResolution.ROLLBACK, [])],
+)
+def test_check_of_a_transaction_reaches_the_producer_and_its_answer_ends_it(
+    resolution: TransactionResolution, bodies: list[bytes]
+) -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await transaction_clients(rig)
+        await producer.send(b"pay", PAYMENTS, message_type=MessageType.TRANSACTION)
+        assert producer.stream is not None
+        command = (await producer.stream.next()).recover_orphaned_transaction_command
+        assert command.message.body == b"pay"
+        assert command.message.topic.name == PAYMENTS
+        ids = command.message.system_properties.message_id, command.transaction_id
+        source = v2.TransactionSource.SOURCE_SERVER_CHECK
+        assert await end(producer, *ids, resolution=resolution, source=source) == Code.OK
+        assert await received(consumer) == bodies
+
+    with_rig(test)
+
+
+def test_scheduled_message_is_received_when_it_is_due_and_not_after_its_recall() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.create(TopicConfig(LATER, 1, 1, attributes={"message.type": "DELAY"}))
+        producer = await rig.producer(LATER)
+        consumer = await rig.consumer(LATER, kind=ClientType.SIMPLE_CONSUMER)
+        due = timestamp(rig.now_ms() + 8_000)
+        terms = {"message_type": MessageType.DELAY, "delivery_timestamp": due}
+        await producer.send(b"kept", LATER, **terms)
+        recalled = await producer.send(b"recalled", LATER, **terms)
+        asked = v2.RecallMessageRequest(
+            topic=v2.Resource(name=LATER), recall_handle=recalled.recall_handle
+        )
+        answer = await producer.grpc.call("RecallMessage", asked)
+        assert (answer.status.code, answer.message_id) == (Code.OK, recalled.message_id)
+        assert await consumer.receive(LATER, invisible_ms=60_000) == []
+        [message] = await consumer.receive(LATER, invisible_ms=60_000)
+        assert message.body == b"kept"
+        assert await consumer.receive(LATER, invisible_ms=60_000) == []
+
+    with_rig(test)

@@ -1,0 +1,238 @@
+"""Consumers of the proxy: receives, acknowledgments, renewal, and messages of departed clients."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kourou.model.group import SubscriptionGroup
+from kourou.model.topic import TopicConfig
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import ClientType, Code
+from tests.proxy.proxy_rig import GROUP, Rig, with_rig
+
+SIMPLE = ClientType.SIMPLE_CONSUMER
+
+
+def bodies(messages: list[Any]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def test_message_is_not_received_again_after_its_ack() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)
+        await producer.send(b"one")
+        [message] = await consumer.receive(invisible_ms=10_000)
+        assert await consumer.ack(message) == [Code.OK]
+        assert await consumer.ack(message) == [Code.OK]
+        await asyncio.sleep(15)
+        assert await consumer.receive(invisible_ms=10_000) == []
+
+    with_rig(test)
+
+
+def test_message_is_received_again_after_its_invisible_duration() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)
+        await producer.send(b"one")
+        [first] = await consumer.receive(invisible_ms=10_000)
+        await asyncio.sleep(12)
+        [again] = await consumer.receive(invisible_ms=10_000)
+        assert again.body == b"one"
+        assert again.system_properties.delivery_attempt == 2
+        assert await consumer.ack(first) == [Code.INVALID_RECEIPT_HANDLE]
+
+    with_rig(test)
+
+
+def test_receive_returns_a_message_sent_while_it_waits() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        loop = asyncio.get_running_loop()
+        call = consumer.receiving()
+        await asyncio.sleep(2)
+        sent_s = loop.time()
+        await producer.send(b"late")
+        answers = await call.rest()
+        assert answers[0].status.code == Code.OK
+        assert answers[1].message.body == b"late"
+        assert loop.time() - sent_s < 0.2
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_message_for_an_ended_receive_is_visible_within_two_seconds(end: str) -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        consumer = await rig.consumer(client_id="leaver")
+        other = await rig.consumer(client_id="other")
+        call = consumer.receiving()
+        await asyncio.sleep(1)
+        if end == "cancel":
+            call.cancel()
+        else:
+            consumer.grpc.close()
+        await asyncio.sleep(0.1)
+        await producer.send(b"one")
+        await asyncio.sleep(2)
+        assert bodies(await other.receive()) == [b"one"]
+
+    with_rig(test)
+
+
+def test_held_messages_are_visible_soon_after_their_consumer_left() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        consumer = await rig.consumer(client_id="leaver")
+        other = await rig.consumer(client_id="other")
+        await producer.send(b"one")
+        assert bodies(await consumer.receive()) == [b"one"]
+        consumer.grpc.close()
+        await asyncio.sleep(2)
+        assert bodies(await other.receive()) == [b"one"]
+
+    with_rig(test)
+
+
+def test_renewed_message_stays_invisible_and_is_acknowledged_by_its_first_handle() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        await producer.send(b"one")
+        [message] = await consumer.receive()
+        for _ in range(30):  # of 5 seconds
+            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+            assert await consumer.receive() == []
+        assert await consumer.ack(message) == [Code.OK]
+        for _ in range(50):
+            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+            assert await consumer.receive() == []
+
+    with_rig(test)
+
+
+def test_message_without_renewal_is_visible_again_after_a_minute() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        await producer.send(b"one")
+        [message] = await consumer.receive()
+        changed = await consumer.change_invisible(message, 60_000)
+        assert changed.status.code == Code.OK
+        await asyncio.sleep(63)
+        assert bodies(await consumer.receive()) == [b"one"]
+
+    with_rig(test)
+
+
+def test_change_of_the_invisible_duration_returns_a_handle_that_replaces_the_old_one() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)
+        await producer.send(b"one")
+        [message] = await consumer.receive(invisible_ms=10_000)
+        changed = await consumer.change_invisible(message, 60_000)
+        assert changed.receipt_handle != message.system_properties.receipt_handle
+        await asyncio.sleep(12)
+        assert await consumer.ack(message) == [Code.INVALID_RECEIPT_HANDLE]
+        message.system_properties.receipt_handle = changed.receipt_handle
+        assert await consumer.ack(message) == [Code.OK]
+        await asyncio.sleep(60)
+        assert await consumer.receive(invisible_ms=10_000) == []
+
+    with_rig(test)
+
+
+def test_forwarded_message_is_in_the_dead_letter_topic_and_not_received_again() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)
+        await producer.send(b"bad")
+        [message] = await consumer.receive(invisible_ms=10_000)
+        asked = v2.ForwardMessageToDeadLetterQueueRequest(
+            group=v2.Resource(name=GROUP),
+            topic=message.topic,
+            receipt_handle=message.system_properties.receipt_handle,
+            message_id=message.system_properties.message_id,
+        )
+        answer = await consumer.grpc.call("ForwardMessageToDeadLetterQueue", asked)
+        assert answer.status.code == Code.OK
+        dead = rig.broker.components.context.topics.get(f"%DLQ%{GROUP}")
+        assert dead is not None
+        await asyncio.sleep(15)
+        assert await consumer.receive(invisible_ms=10_000) == []
+        [letter] = await consumer.receive(f"%DLQ%{GROUP}", invisible_ms=10_000)
+        assert letter.body == b"bad"
+
+    with_rig(test)
+
+
+def test_message_becomes_a_dead_letter_after_its_last_attempt() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.create(groups=(SubscriptionGroup(GROUP, retry_max_times=1),))
+        producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)
+        await producer.send(b"bad")
+        for attempt in (1, 2):
+            [message] = await consumer.receive(invisible_ms=10_000)
+            assert message.system_properties.delivery_attempt == attempt
+            await asyncio.sleep(15)
+        assert await consumer.receive(invisible_ms=10_000) == []
+        assert rig.broker.components.context.topics.get(f"%DLQ%{GROUP}") is not None
+
+    with_rig(test)
+
+
+def test_ordered_messages_wait_for_the_ack_of_their_predecessors() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.create(
+            TopicConfig("Steps", 1, 1, attributes={"message.type": "FIFO"}),
+            groups=(SubscriptionGroup("ordered", consume_message_orderly=True),),
+        )
+        producer = await rig.producer("Steps")
+        consumer = await rig.consumer("Steps", group="ordered")
+        assert consumer.settings.subscription.fifo
+        for body in (b"1", b"2", b"3"):
+            await producer.send(body, "Steps", message_group="g")
+        first = await consumer.receive("Steps", batch_size=2, attempt_id="a")
+        assert bodies(first) == [b"1", b"2"]
+        assert await consumer.receive("Steps", batch_size=2, attempt_id="b") == []
+        again = await consumer.receive("Steps", batch_size=2, attempt_id="a")
+        assert bodies(again) == [b"1", b"2"]
+        assert await consumer.ack(*again, topic="Steps") == [Code.OK, Code.OK]
+        assert bodies(await consumer.receive("Steps", attempt_id="c")) == [b"3"]
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression"), [(v2.FilterType.TAG, "red"), (v2.FilterType.SQL, "size > 5")]
+)
+def test_receive_returns_only_messages_that_match(kind: v2.FilterType, expression: str) -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)
+        await producer.send(b"no", tag="blue", user_properties={"size": "1"})
+        await producer.send(b"yes", tag="red", user_properties={"size": "9"})
+        found = await consumer.receive(invisible_ms=10_000, filter_type=kind, expression=expression)
+        assert bodies(found) == [b"yes"]
+
+    with_rig(test)
+
+
+def test_unknown_filter_type_is_refused_by_its_code() -> None:
+    async def test(rig: Rig) -> None:
+        consumer = await rig.consumer(kind=SIMPLE)
+        call = consumer.receiving(invisible_ms=10_000, filter_type=99)
+        status, _ = await call.rest()
+        assert status.status.code == Code.ILLEGAL_FILTER_EXPRESSION
+
+    with_rig(test)
+
+
+def test_receive_that_is_not_a_message_ends_with_a_status() -> None:
+    async def test(rig: Rig) -> None:
+        consumer = await rig.consumer()
+        call = consumer.grpc.open("ReceiveMessage", 9.0)
+        call.send(b"\xff\xff", ends=True)
+        [answer] = await call.rest()
+        assert answer.status.code == Code.INTERNAL_SERVER_ERROR
+
+    with_rig(test)
