@@ -27,6 +27,7 @@ SHARDS = {
     "kourou.pipelines.ledger_parquet": "a destination for producers, which do not have Spark",
     "kourou.pipelines.stream_metrics": "pure, beside the queries that it measures",
     "kourou.properties_file": "a file format",
+    "kourou.proxy.local_metadata": "needs the broker of the process, unlike the proxy",
     "kourou.proxy.pb.wire": "base of the generated stubs",
     "kourou.proxy.local_metadata": "one of two sources of metadata, beside that of other brokers",
     "kourou.proxy.receipts": "pure, beside the calls that use handles",

@@ -19,6 +19,8 @@ SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 METHODS: Final[dict[str, Method]] = {
     method.path.rpartition("/")[2]: method for method in methods(SERVICE)
 }
+_ANSWER_S: Final = 60.0
+"""Limit of a wait for an answer."""
 _BUFFER_BYTES: Final = 256 * 1024
 _MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 _WINDOW_GROWTH: Final = frames.WINDOW_BYTES_MAX - frames.WINDOW_BYTES
@@ -73,7 +75,8 @@ class ClientCall:
         """Return the next answer; None at the end of the call."""
         while not self.messages and not self.is_over:
             self.changed.clear()
-            await self.changed.wait()
+            async with asyncio.timeout(_ANSWER_S):
+                await self.changed.wait()
         return self.messages.popleft() if self.messages else None
 
     async def rest(self) -> list[Any]:

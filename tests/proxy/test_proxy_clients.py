@@ -76,11 +76,12 @@ def test_terminated_consumer_is_unregistered() -> None:
 def test_silent_client_expires_and_an_active_one_does_not() -> None:
     async def test(rig: Rig) -> None:
         active = await rig.consumer(client_id="active")
-        await rig.consumer(client_id="silent")
+        silent = await rig.consumer(client_id="silent")
         for _ in range(int(CLIENT_EXPIRY_S / 10) + 2):
             assert (await active.heartbeat(PUSH)).code == Code.OK
             await asyncio.sleep(10)
         assert rig.registered(GROUP) == ["active"]
+        assert (await silent.heartbeat(PUSH)).code == Code.UNRECOGNIZED_CLIENT_TYPE
 
     with_rig(test)
 

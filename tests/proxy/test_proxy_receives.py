@@ -33,6 +33,35 @@ def test_message_is_not_received_again_after_its_ack() -> None:
     with_rig(test)
 
 
+def test_messages_acknowledged_by_one_call_are_not_received_again() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)
+        for body in (b"1", b"2", b"3"):
+            await producer.send(body)
+        messages = await consumer.receive(invisible_ms=10_000)
+        assert await consumer.ack(*messages[1:]) == [Code.OK, Code.OK]
+        await asyncio.sleep(15)
+        assert bodies(await consumer.receive(invisible_ms=10_000)) == [b"1"]
+
+    with_rig(test)
+
+
+def test_redelivered_messages_acknowledged_by_one_call_are_not_received_again() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)
+        for body in (b"1", b"2"):
+            await producer.send(body)
+        assert len(await consumer.receive(invisible_ms=10_000)) == 2
+        await asyncio.sleep(15)
+        again = await consumer.receive(invisible_ms=10_000)
+        assert bodies(again) == [b"1", b"2"]
+        assert await consumer.ack(*again) == [Code.OK, Code.OK]
+        await asyncio.sleep(15)
+        assert await consumer.receive(invisible_ms=10_000) == []
+
+    with_rig(test)
+
+
 def test_message_is_received_again_after_its_invisible_duration() -> None:
     async def test(rig: Rig) -> None:
         producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)
@@ -113,7 +142,7 @@ def test_renewed_message_stays_invisible_and_is_acknowledged_by_its_first_handle
     with_rig(test)
 
 
-def test_message_without_renewal_is_visible_again_after_a_minute() -> None:
+def test_message_of_a_push_consumer_is_visible_again_after_its_changed_duration() -> None:
     async def test(rig: Rig) -> None:
         producer, consumer = await rig.producer(), await rig.consumer()
         await producer.send(b"one")

@@ -21,11 +21,11 @@ from kourou.proxy.client_settings import (
 )
 from kourou.proxy.clients import ClientTable, ProxyClient, check_known_group, check_settings
 from kourou.proxy.cluster import Cluster
+from kourou.proxy.held_messages import HeldMessages
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.pb.v2 import Code
-from kourou.proxy.receives import Receives
 from kourou.proxy.routes import assignments, message_queues, route_endpoints
 from kourou.proxy.sends import Sends
 from kourou.proxy.status import error_status, ok, telemetry_failure
@@ -44,14 +44,14 @@ class ClientCalls:
         cluster: Cluster,
         clients: ClientTable,
         sends: Sends,
-        receives: Receives,
+        held: HeldMessages,
         limits: CallLimits,
         advertised: Host | None,
     ) -> None:
         self._cluster = cluster
         self._clients = clients
         self._sends = sends
-        self._receives = receives
+        self._held = held
         self._limits = limits
         self._advertised = advertised
         self._defaults = ProducerDefaults()
@@ -99,7 +99,7 @@ class ClientCalls:
             client = self._clients.get(context.client_id) if context.client_id else None
             if client is not None and client.telemetry is call:
                 client.telemetry = None
-                self._receives.release(client)
+                self._held.release(client)
         call.finish()
 
     async def _on_command(
@@ -169,7 +169,7 @@ class ClientCalls:
     async def forget(self, client: ProxyClient) -> None:
         """Unregister a client, and release what it holds."""
         self._clients.remove(client)
-        self._receives.release(client)
+        self._held.release(client)
         await client.close()
 
     async def expire(self) -> None:

@@ -225,3 +225,18 @@ class ClientTable:
     def expired(self, now_s: float) -> list[ProxyClient]:
         """Return the clients that made no call for too long."""
         return [client for client in self if now_s - client.seen_s > CLIENT_EXPIRY_S]
+
+
+def required_client(clients: ClientTable, context: CallContext) -> ProxyClient:
+    """Return the client of a call that needs its settings.
+
+    Raises:
+        CallRefusedError: INTERNAL_SERVER_ERROR; it has sent none.
+    """
+    client = clients.get(context.client_id)
+    if client is None:
+        raise CallRefusedError(
+            Code.INTERNAL_SERVER_ERROR,
+            f"client {context.client_id} has sent no settings: open its Telemetry stream first",
+        )
+    return client

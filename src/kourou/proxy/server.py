@@ -18,9 +18,12 @@ from kourou.proxy.checks import CallLimits
 from kourou.proxy.client_calls import ClientCalls
 from kourou.proxy.clients import ClientTable
 from kourou.proxy.cluster import Cluster
+from kourou.proxy.deliveries import Deliveries
+from kourou.proxy.held_messages import HeldMessages
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
+from kourou.proxy.receipt_calls import ReceiptCalls
 from kourou.proxy.receives import Receives
 from kourou.proxy.sends import Sends, send_failure
 from kourou.proxy.status import error_status
@@ -73,9 +76,12 @@ class Proxy:
         self._cluster = cluster
         self._clients = ClientTable()
         self._sends = Sends(cluster, limits)
-        self._receives = Receives(cluster, self._clients, limits)
+        deliveries = Deliveries(cluster)
+        self._held = HeldMessages(cluster, self._clients, deliveries)
+        terms = (cluster, self._clients, limits, deliveries, self._held)
+        self._receives, self._receipts = Receives(*terms), ReceiptCalls(*terms)
         self._calls = ClientCalls(
-            cluster, self._clients, self._sends, self._receives, limits, advertised
+            cluster, self._clients, self._sends, self._held, limits, advertised
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = GrpcServer(network, self._methods(), admission=admission, name="proxy")
@@ -89,7 +95,7 @@ class Proxy:
             ListenFailedError: the address is not this machine's, or is not permitted.
         """
         self.address = await self._server.start(address)
-        self._repeat(_RENEW_S, self._receives.renew)
+        self._repeat(_RENEW_S, self._held.renew)
         self._repeat(_EXPIRE_S, self._calls.expire)
         return self.address
 
@@ -99,11 +105,11 @@ class Proxy:
             task.cancel()
         await self._calls.close()
         await self._server.stop(STOP_S)
-        await self._receives.close()
+        await self._held.close()
         await self._cluster.close()
 
     def _methods(self) -> dict[str, Method]:
-        calls, sends, receives = self._calls, self._sends, self._receives
+        calls, sends, receipts = self._calls, self._sends, self._receipts
         unary: dict[str, tuple[Any, Any, Serve]] = {
             "QueryRoute": (v2.QueryRouteRequest, v2.QueryRouteResponse, calls.query_route),
             "Heartbeat": (v2.HeartbeatRequest, v2.HeartbeatResponse, calls.heartbeat),
@@ -111,11 +117,11 @@ class Proxy:
             "QueryAssignment": (
                 v2.QueryAssignmentRequest, v2.QueryAssignmentResponse, calls.query_assignment,
             ),
-            "AckMessage": (v2.AckMessageRequest, v2.AckMessageResponse, receives.ack),
+            "AckMessage": (v2.AckMessageRequest, v2.AckMessageResponse, receipts.ack),
             "ForwardMessageToDeadLetterQueue": (
                 v2.ForwardMessageToDeadLetterQueueRequest,
                 v2.ForwardMessageToDeadLetterQueueResponse,
-                receives.forward_to_dead_letters,
+                receipts.forward_to_dead_letters,
             ),
             "EndTransaction": (
                 v2.EndTransactionRequest, v2.EndTransactionResponse, sends.end_transaction,
@@ -128,7 +134,7 @@ class Proxy:
             "ChangeInvisibleDuration": (
                 v2.ChangeInvisibleDurationRequest,
                 v2.ChangeInvisibleDurationResponse,
-                receives.change_invisible,
+                receipts.change_invisible,
             ),
             "RecallMessage": (v2.RecallMessageRequest, v2.RecallMessageResponse, sends.recall),
         }  # fmt: skip

@@ -1,0 +1,214 @@
+"""Requests to brokers about messages that were popped: acknowledge, hide, make a dead letter.
+
+Source: ConsumerProcessor.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+from kourou.client.pop_result import PoppedMessage, popped_offset
+from kourou.errors import KourouError
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import raise_for_response, request
+from kourou.protocol.popping.headers import (
+    AckMessageRequestHeader,
+    BatchAck,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    encode_batch_acks,
+)
+from kourou.protocol.popping.receipt_handles import ReceiptHandle
+from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
+from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
+from kourou.proxy.pb import v2
+from kourou.proxy.receipts import send_back_offset
+from kourou.proxy.status import error_status, ok, response_status
+from kourou.remoting.pool import ConnectionPool
+
+log = logging.getLogger(__name__)
+
+_SPREAD_MAX: Final = 4_096
+_DEAD_LETTER_AT_ONCE: Final = -1
+
+
+class Deliveries:
+    """Ends or prolongs deliveries of messages."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ack(
+        self, pool: ConnectionPool, topic: str, group: str, receipt: ReceiptHandle
+    ) -> None:
+        """Acknowledge one message.
+
+        Raises:
+            KourouError: the broker did not.
+        """
+        address = await self._cluster.address(topic, receipt.broker_name)
+        await _ack(pool, address, topic, group, receipt)
+
+    async def ack_all(
+        self,
+        pool: ConnectionPool,
+        topic: str,
+        group: str,
+        broker: str,
+        receipts: list[ReceiptHandle],
+    ) -> v2.Status:
+        """Acknowledge messages of one broker; return the status for all of them."""
+        try:
+            address = await self._cluster.address(topic, broker)
+            if len(receipts) == 1 or not all(map(_is_batchable, receipts)):
+                for receipt in receipts:
+                    await _ack(pool, address, topic, group, receipt)
+            else:
+                acks = _batched(topic, group, receipts)
+                body = encode_batch_acks(broker, acks)
+                command = request(RequestCode.BATCH_ACK_MESSAGE, body=body)
+                answer = await pool.request(address, command, REQUEST_TIMEOUT_S)
+                if answer.code != ResponseCode.SUCCESS:
+                    return response_status(answer.code, answer.remark)
+        except KourouError as error:
+            return error_status(error)
+        return ok()
+
+    async def change(
+        self,
+        pool: ConnectionPool,
+        topic: str,
+        group: str,
+        receipt: ReceiptHandle,
+        invisible_ms: int,
+        *,
+        suspend: bool = False,
+    ) -> ReceiptHandle:
+        """Make a message visible after `invisible_ms`; return its new receipt.
+
+        Args:
+            pool: connections of the client.
+            topic: of the delivery, not its retry topic.
+            group: of the delivery.
+            receipt: of the message.
+            invisible_ms: from now on.
+            suspend: the message was not handled: its delivery does not count as an attempt.
+
+        Raises:
+            KourouError: the broker did not.
+        """
+        address = await self._cluster.address(topic, receipt.broker_name)
+        offset = receipt.offset or 0
+        header = ChangeInvisibleTimeRequestHeader(
+            consumer_group=group,
+            topic=receipt.real_topic(topic, group),
+            queue_id=receipt.queue_id,
+            extra_info=receipt.encode(),
+            offset=offset,
+            invisible_time=invisible_ms,
+            suspend=suspend,
+        )
+        command = request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        answer = await pool.request(address, command, REQUEST_TIMEOUT_S)
+        raise_for_response(answer)
+        changed = answer.header(ChangeInvisibleTimeResponseHeader)
+        return receipt.changed(offset, changed.pop_time, changed.invisible_time, changed.revive_qid)
+
+    async def dead_letter(
+        self,
+        pool: ConnectionPool,
+        topic: str,
+        group: str,
+        message_id: str,
+        receipt: ReceiptHandle,
+    ) -> None:
+        """Make a message a dead letter of its group, and acknowledge it.
+
+        Raises:
+            KourouError: the broker did not.
+        """
+        address = await self._cluster.address(topic, receipt.broker_name)
+        header = ConsumerSendMsgBackRequestHeader(
+            send_back_offset(receipt),
+            group,
+            _DEAD_LETTER_AT_ONCE,
+            origin_msg_id=message_id,
+            origin_topic=topic,
+            max_reconsume_times=0,
+            broker_name=receipt.broker_name,
+        )
+        command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        raise_for_response(await pool.request(address, command, REQUEST_TIMEOUT_S))
+        await _ack(pool, address, topic, group, receipt)
+
+    async def attempt(self, request_made: Awaitable[object]) -> None:
+        """Await a request whose failure only delays what it does until the next delivery."""
+        try:
+            await request_made
+        except KourouError as error:
+            log.warning("popped_message.not_ended reason=%s", error)
+
+    def start(self, request_made: Awaitable[object]) -> None:
+        """Attempt a request without waiting for it."""
+        task = asyncio.create_task(self.attempt(request_made))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Wait for the requests that were started."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=REQUEST_TIMEOUT_S)
+
+
+def receipt_of(one: PoppedMessage) -> ReceiptHandle:
+    """Return the receipt of a popped message."""
+    return one.receipt._replace(offset=popped_offset(one), commit_log_offset=one.physical_offset)
+
+
+async def _ack(
+    pool: ConnectionPool, address: str, topic: str, group: str, receipt: ReceiptHandle
+) -> None:
+    header = AckMessageRequestHeader(
+        consumer_group=group,
+        topic=receipt.real_topic(topic, group),
+        queue_id=receipt.queue_id,
+        extra_info=receipt.encode(),
+        offset=receipt.offset or 0,
+    )
+    command = request(RequestCode.ACK_MESSAGE, header)
+    raise_for_response(await pool.request(address, command, REQUEST_TIMEOUT_S))
+
+
+def _is_batchable(receipt: ReceiptHandle) -> bool:
+    return not receipt.is_ordered and 0 <= _distance(receipt) < _SPREAD_MAX
+
+
+def _distance(receipt: ReceiptHandle) -> int:
+    """Return the number of queue offsets between the begin of the pop and the message."""
+    return (receipt.offset or 0) - receipt.start_offset
+
+
+def _batched(topic: str, group: str, receipts: Iterable[ReceiptHandle]) -> list[BatchAck]:
+    """Return what acknowledges messages of one broker: an entry for each checkpoint."""
+    bits: dict[ReceiptHandle, int] = {}
+    for receipt in receipts:
+        key = receipt._replace(offset=None, commit_log_offset=None)
+        bits[key] = bits.get(key, 0) | 1 << _distance(receipt)
+    return [
+        BatchAck(
+            group,
+            topic,
+            key.kind,
+            key.start_offset,
+            key.queue_id,
+            key.revive_queue,
+            key.pop_time_ms,
+            key.invisible_ms,
+            one.to_bytes((one.bit_length() + 7) // 8, "little"),
+        )
+        for key, one in bits.items()
+    ]

@@ -1,0 +1,120 @@
+"""Messages that clients hold: their renewal, and their release when a client is gone.
+
+Source: DefaultReceiptHandleManager.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from kourou.client.pop_result import PoppedMessage
+from kourou.errors import KourouError, RemoteError
+from kourou.model.group import SubscriptionGroup
+from kourou.protocol.popping.receipt_handles import ReceiptHandle
+from kourou.proxy.client_settings import retry_delay_ms
+from kourou.proxy.clients import ClientTable, ProxyClient
+from kourou.proxy.cluster import Cluster
+from kourou.proxy.deliveries import Deliveries, receipt_of
+from kourou.proxy.metadata import CallContext
+from kourou.proxy.renewals import ClientGroup, Renewal, RenewalPolicy, Renewals
+
+log = logging.getLogger(__name__)
+
+_RENEWED_AT_ONCE: Final = 256
+_RELEASED_MS: Final = 1_000
+"""Invisible time of a message that could not be written to its client."""
+
+
+class HeldMessages:
+    """Keeps messages invisible while clients hold them."""
+
+    def __init__(self, cluster: Cluster, clients: ClientTable, deliveries: Deliveries) -> None:
+        self._cluster = cluster
+        self._clients = clients
+        self._deliveries = deliveries
+        self._groups: dict[str, SubscriptionGroup] = {}
+        self._renewals = Renewals(RenewalPolicy(), self._retry_delay_ms)
+
+    def hold(
+        self, client: ProxyClient, group: SubscriptionGroup, messages: Iterable[PoppedMessage]
+    ) -> None:
+        """Renew messages that a client has received, until it ends their deliveries."""
+        self._groups[group.group_name] = group
+        who = ClientGroup(client.id, client.group)
+        for one in messages:
+            receipt = receipt_of(one)
+            self._renewals.add(who, one.topic, one.msg_id, receipt, one.reconsume_times)
+
+    def take(
+        self, context: CallContext, group: str, message_id: str, receipt: ReceiptHandle
+    ) -> ReceiptHandle | None:
+        """Return the receipt of a message's last renewal; it is renewed no more.
+
+        None if it is not held.
+        """
+        held = self._renewals.take(ClientGroup(context.client_id, group), message_id, receipt)
+        return None if held is None else held.receipt
+
+    async def renew(self) -> None:
+        """Renew the messages that become visible soon; called every few seconds."""
+        due = self._renewals.due(self._cluster.now_ms(), _RENEWED_AT_ONCE)
+        await asyncio.gather(*map(self._renew, due))
+
+    async def _renew(self, renewal: Renewal) -> None:
+        held = renewal.message
+        client = self._clients.get(held.client.client_id)
+        pool = self._cluster.pool if client is None else client.pool
+        try:
+            changed = await self._deliveries.change(
+                pool, held.topic, held.client.group, held.receipt, renewal.invisible_ms
+            )
+        except KourouError as error:
+            can_retry = not isinstance(error, RemoteError)
+            log.info("receipt.not_renewed group=%s reason=%s", held.client.group, error)
+            self._renewals.failed(renewal, self._cluster.now_ms(), can_retry=can_retry)
+        else:
+            self._renewals.renewed(renewal, changed)
+
+    def release(self, client: ProxyClient) -> None:
+        """Make the messages that a departed client holds visible soon."""
+        self._release(self._renewals.release(ClientGroup(client.id, client.group)))
+
+    def _release(self, renewals: Iterable[Renewal]) -> None:
+        for renewal in renewals:
+            held = renewal.message
+            self._deliveries.start(
+                self._deliveries.change(
+                    self._cluster.pool,
+                    held.topic,
+                    held.client.group,
+                    held.receipt,
+                    renewal.invisible_ms,
+                    suspend=True,
+                )
+            )
+
+    def release_soon(self, client: ProxyClient, messages: Iterable[PoppedMessage]) -> None:
+        """Make messages visible soon that could not be written to the client."""
+        for one in messages:
+            self._deliveries.start(
+                self._deliveries.change(
+                    self._cluster.pool,
+                    one.topic,
+                    client.group,
+                    receipt_of(one),
+                    _RELEASED_MS,
+                    suspend=True,
+                )
+            )
+
+    def _retry_delay_ms(self, group: str, reconsume_times: int) -> int | None:
+        found = self._groups.get(group)
+        return None if found is None else retry_delay_ms(found, reconsume_times)
+
+    async def close(self) -> None:
+        """Release all messages that clients hold."""
+        self._release(self._renewals.release_all())
+        await self._deliveries.close()
