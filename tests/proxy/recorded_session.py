@@ -171,9 +171,10 @@ def names() -> list[str]:
     return order
 
 
-def _message_id(name: str) -> str:
+def _message_id(name: str) -> tuple[str, str]:
+    """Return the id of the first message, by which recorded sends are in order, and the name."""
     asked = v2.SendMessageRequest.FromString(recorded(name).request)
-    return asked.messages[0].system_properties.message_id if asked.messages else ""
+    return asked.messages[0].system_properties.message_id if asked.messages else "", name
 
 
 @dataclass

@@ -75,7 +75,8 @@ def test_bodies_above_the_limit_are_sent_as_stored(name: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\x1f\x8bxx", zlib.compress(PLAIN)[:-4], gzip.compress(PLAIN, mtime=0)[:-4], b"plain"],
+    [b"", b"\x1f\x8bxx", zlib.compress(PLAIN)[:-4], gzip.compress(PLAIN)[:-4], b"plain"],
+    ids=["empty", "gzip head", "cut zlib", "cut gzip", "plain"],
 )
 def test_corrupt_bodies_are_sent_as_stored(body: bytes) -> None:
     assert encoded_body(body, sysflag.COMPRESSED, LanguageCode.RUST) == (

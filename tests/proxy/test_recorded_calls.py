@@ -119,7 +119,7 @@ def test_answer_is_as_recorded(name: str) -> None:
     assert list(map(stable, outcome.answers)) == list(map(stable, expected(name)))
 
 
-@pytest.mark.parametrize("name", OTHER_TEXTS.keys() | OTHER_FIELDS.keys())
+@pytest.mark.parametrize("name", sorted(OTHER_TEXTS.keys() | OTHER_FIELDS.keys()))
 def test_codes_are_as_recorded_where_texts_differ(name: str) -> None:
     outcome = replayed()[name]
     assert codes(outcome.answers) == codes(expected(name))
