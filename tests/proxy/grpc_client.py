@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from hpack import Decoder, Encoder
 
 from kourou.http2 import frames
-from kourou.http2.grpc_messages import GrpcStatus, MessageReader, encode_message
+from kourou.http2.grpc_messages import GrpcStatus, MessageReader, message_prefix
 from kourou.proxy.pb.pool import Method, methods, parse
 from kourou.remoting.network import Address, Network
 
@@ -40,7 +40,7 @@ class ClientCall:
         self._client = client
         self._id = stream_id
         self._method = method
-        self._reader = MessageReader("", _MESSAGE_BYTES_MAX)
+        self._reader = MessageReader(b"", _MESSAGE_BYTES_MAX)
         self.window = window
         self.unsent = bytearray()
         self.ends = False
@@ -53,7 +53,7 @@ class ClientCall:
     def send(self, message: Any, *, ends: bool = False) -> None:
         """Send a message, or the bytes of one."""
         data = message if isinstance(message, bytes) else message.SerializeToString()
-        self.unsent += encode_message(data)
+        self.unsent += message_prefix(len(data)) + data
         self.ends = ends
         self._client.pump(self._id)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.http2.grpc_messages import GrpcError
+from kourou.errors import GrpcError
+from kourou.http2.grpc_messages import GrpcStatus
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.checks import CallLimits
 from kourou.proxy.client_settings import (
@@ -59,7 +60,7 @@ def test_settings_of_neither_kind_are_refused_as_recorded() -> None:
         remembered_settings(settings, LIMITS)
 
     assert call.grpc_details == refused.value.text
-    assert call.grpc_status == refused.value.status.name
+    assert call.grpc_status == GrpcStatus(refused.value.status).name
 
 
 def consumer(group: SubscriptionGroup | None, settings: v2.Settings | None = None) -> v2.Settings:

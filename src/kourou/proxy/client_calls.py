@@ -9,9 +9,9 @@ import asyncio
 import logging
 from typing import Final
 
-from kourou.errors import CallRefusedError, KourouError
-from kourou.http2.grpc_messages import GrpcError, GrpcStatus
-from kourou.http2.server import Call
+from kourou.errors import CallRefusedError, GrpcError, KourouError
+from kourou.http2.calls import Call
+from kourou.http2.grpc_messages import GrpcStatus
 from kourou.model.host import Host
 from kourou.proxy.checks import CallLimits, check_group, check_topic
 from kourou.proxy.client_settings import (

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kourou.broker.consuming.retry import policy_delay_ms
-from kourou.http2.grpc_messages import GrpcError, GrpcStatus
+from kourou.errors import GrpcError
+from kourou.http2.grpc_messages import GrpcStatus
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.checks import CallLimits

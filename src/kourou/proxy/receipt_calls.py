@@ -9,7 +9,7 @@ ForwardMessageToDLQActivity.java, apache/rocketmq 5.5.0, and recorded calls.
 from __future__ import annotations
 
 from kourou.errors import KourouError
-from kourou.http2.server import Call
+from kourou.http2.calls import Call
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.popping.receipt_handles import ReceiptHandle
 from kourou.proxy.checks import CallLimits, check_group, check_invisible, check_topic

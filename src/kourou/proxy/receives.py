@@ -18,7 +18,7 @@ from typing import Final
 from kourou.client import calls_pop
 from kourou.client.pop_result import PoppedMessage, PopResult, popped_offset
 from kourou.errors import KourouError
-from kourou.http2.server import Call
+from kourou.http2.calls import Call
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.checks import CallLimits, check_group, check_invisible, check_topic, polling_ms
 from kourou.proxy.clients import ClientTable, ProxyClient, required_client

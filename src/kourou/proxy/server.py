@@ -11,8 +11,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from kourou.errors import KourouError
+from kourou.http2.calls import Call, Kind, Method
 from kourou.http2.grpc_messages import GrpcStatus
-from kourou.http2.server import Call, GrpcServer, Kind, Method
+from kourou.http2.server import GrpcServer
 from kourou.model.host import Host
 from kourou.proxy.checks import CallLimits
 from kourou.proxy.client_calls import ClientCalls
