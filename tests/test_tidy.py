@@ -29,7 +29,6 @@ SHARDS = {
     "kourou.properties_file": "a file format",
     "kourou.proxy.local_metadata": "needs the broker of the process, unlike the proxy",
     "kourou.proxy.pb.wire": "base of the generated stubs",
-    "kourou.proxy.receipts": "pure, beside the calls that use handles",
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",
     "kourou.spark.class_archive": "needs no Spark, as its test, and knows files that Java owns",
     "kourou.spark.duplicates": "a public function, which the package imports on first use",

@@ -363,7 +363,7 @@ def _settings(config: type[Any], path: Path) -> Callable[[bytes], object]:
 
 
 def _grpc() -> Iterator[Target]:
-    refusals = (ProtocolError, CallRefusedError)
+    refusals = (ProtocolError, CallRefusedError, GrpcError)
     yield Target("grpc.request", proxy_calls.any_request, proxy_calls.first_requests())
     for name, run, rpc in (
         ("send", proxy_calls.send, "SendMessage"),
