@@ -24,7 +24,7 @@ def update(subscriptions: MemberSubscriptions, member: str, **tags_by_topic: str
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.message for one in caplog.records if "subscription." in one.message]
+    return [one.getMessage() for one in caplog.records if "subscription." in one.getMessage()]
 
 
 def test_differing_subscriptions_are_logged_once_with_their_members(
