@@ -36,8 +36,7 @@ from kourou.http2.headers import RequestHead, encode_response
 from kourou.http2.limits import GrpcLimits
 from kourou.http2.outgoing import Outgoing, Stream
 from kourou.http2.request_memory import RequestMemory
-
-Address = tuple[str, int]
+from kourou.remoting.network import Address
 
 _CONTENT_TYPE: Final = b"application/grpc"
 _HEAD_FIELDS: Final = {"content-type": "application/grpc", "grpc-accept-encoding": "identity,gzip"}

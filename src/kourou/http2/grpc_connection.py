@@ -22,7 +22,7 @@ from kourou.http2.outgoing import Outgoing
 from kourou.http2.request_memory import RequestMemory
 from kourou.remoting.frame_buffer import PartialFrames
 from kourou.remoting.log_rate import LogRate
-from kourou.remoting.network import Address, format_address
+from kourou.remoting.network import NO_ADDRESS, Address, address_of, format_address
 from kourou.remoting.output import COUNTED_BYTES, UnreadOutput
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,6 @@ READ_BYTES: Final = 256 * 1024
 LINGER_S: Final = 1.0
 """Time in seconds without a byte read after which a connection that is closing is aborted. Until
 then the socket stays open: unread input would otherwise discard the last output."""
-_NO_ADDRESS: Final[Address] = ("0.0.0.0", 0)  # noqa: S104 - the peer left before its name was read
 
 
 class SharedState:
@@ -110,7 +109,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         )
         self.outgoing: Outgoing[Call] = self.http2.outgoing
         self.raise_window = self.http2.raise_window
-        self.remote_address = self.local_address = _NO_ADDRESS
+        self.remote_address = self.local_address = NO_ADDRESS
         self.forwarded_for: Address | None = None
         self.is_tls = False
         self.on_closed: list[Callable[[CallConnection], None]] = []
@@ -272,8 +271,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
             return
         self._transport = stream
         stream.set_write_buffer_limits(high=self.limits.output_pause_bytes)
-        self.remote_address = self.forwarded_for or _address(stream.get_extra_info("peername"))
-        self.local_address = _address(stream.get_extra_info("sockname"))
+        self.remote_address = self.forwarded_for or address_of(stream.get_extra_info("peername"))
+        self.local_address = address_of(stream.get_extra_info("sockname"))
         self.is_tls = stream.get_extra_info("sslcontext") is not None
         self._shared.on_opened(self)
         self._flush()
@@ -425,8 +424,3 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
 def _end_by_deadline(call: Call) -> None:
     cast(GrpcConnection, call.connection).on_deadline(call)
-
-
-def _address(name: object) -> Address:
-    """Return host and port of a socket's name, which is None once the peer has left."""
-    return (name[0], name[1]) if isinstance(name, tuple) else _NO_ADDRESS

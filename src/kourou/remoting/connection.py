@@ -25,7 +25,7 @@ from kourou.protocol.frame import decode_frame, encode_frame, frame_size
 from kourou.remoting.frame_buffer import FrameBuffer, PartialFrames
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.log_rate import LogRate
-from kourou.remoting.network import Address, format_address
+from kourou.remoting.network import NO_ADDRESS, Address, address_of, format_address
 from kourou.remoting.output import CLIENT_WRITE_BYTES, COUNTED_BYTES, Output, UnreadOutput
 from kourou.remoting.pending import PendingRequest, PendingRequests
 from kourou.remoting.unanswered import Unanswered, UnansweredBytes
@@ -42,7 +42,6 @@ PASS_S: Final = 0.02
 """Seconds after which a server's pass yields to other connections: the remaining frames of the
 read are handled in later loop iterations. A single frame is never split."""
 
-_NO_ADDRESS: Final[Address] = ("0.0.0.0", 0)  # noqa: S104 - the peer left before its name was read
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
@@ -82,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         timer: Callable[[], float],
         fast_path: FastPath | None = None,
     ) -> None:
-        self.remote_address = self.local_address = _NO_ADDRESS
+        self.remote_address = self.local_address = NO_ADDRESS
         self.forwarded_for: Address | None = None
         self.on_closed: list[Callable[[Connection], None]] = []
         self.on_resumed: Callable[[Connection], None] | None = None
@@ -111,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         # Responses of brokers may have longer headers: they name each message of a batch.
         self._header_bytes_max = limits.header_bytes_max if is_accepted else limits.frame_bytes_max
         self._is_flush_due = False
-        self.pending = PendingRequests(limits.requests_waiting_max, _NO_ADDRESS)
+        self.pending = PendingRequests(limits.requests_waiting_max, NO_ADDRESS)
         self.unanswered = Unanswered(limits, unanswered)
 
     def __repr__(self) -> str:
@@ -274,9 +273,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport = stream
         self._transport.set_write_buffer_limits(high=self.limits.output_pause_bytes)
-        self.remote_address = self.forwarded_for or _address(transport.get_extra_info("peername"))
+        self.remote_address = self.forwarded_for or address_of(transport.get_extra_info("peername"))
         self.pending.peer = self.remote_address
-        self.local_address = _address(transport.get_extra_info("sockname"))
+        self.local_address = address_of(transport.get_extra_info("sockname"))
         self._on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's signature
@@ -536,8 +535,3 @@ class Request:
             self.connection.send(answer)
         except ProtocolError as error:  # too large, or text that is not Unicode
             self.connection.send(response(self.command, ResponseCode.SYSTEM_ERROR, str(error)))
-
-
-def _address(name: object) -> Address:
-    """Return host and port of a socket's name, which is None once the peer has left."""
-    return (name[0], name[1]) if isinstance(name, tuple) else _NO_ADDRESS

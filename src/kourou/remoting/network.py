@@ -22,6 +22,9 @@ from kourou.remoting.tls import TlsContext
 Address = tuple[str, int]
 """Host (a name, an IPv4 or an IPv6 address without brackets) and port."""
 
+NO_ADDRESS: Final[Address] = ("0.0.0.0", 0)  # noqa: S104 - never bound
+"""Address of a peer that left before its name was read."""
+
 ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
 
 BACKLOG: Final = 1024
@@ -190,6 +193,11 @@ def format_address(address: Address) -> str:
     """Return `host:port`, or `[v6]:port`."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def address_of(name: object) -> Address:
+    """Return host and port of a socket's name, which is None once the peer has left."""
+    return (name[0], name[1]) if isinstance(name, tuple) else NO_ADDRESS
 
 
 def is_loopback(host: str) -> bool:
