@@ -126,13 +126,31 @@ async def ack(
     pool: ConnectionPool, address: str, group: str, message: PoppedMessage, *, timeout_s: float
 ) -> None:
     """Acknowledge one message."""
-    receipt = message.receipt
+    topic = _stored_topic(pool, group, message)
+    offset = popped_offset(message)
+    await ack_receipt(pool, address, group, topic, message.receipt, offset, timeout_s=timeout_s)
+
+
+async def ack_receipt(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    topic: str,
+    receipt: ReceiptHandle,
+    offset: int,
+    *,
+    timeout_s: float,
+) -> None:
+    """Acknowledge the message with a receipt and a queue offset.
+
+    `topic` holds the message; see `ReceiptHandle.real_topic`.
+    """
     header = AckMessageRequestHeader(
         consumer_group=group,
-        topic=_stored_topic(pool, group, message),
+        topic=topic,
         queue_id=receipt.queue_id,
         extra_info=receipt.encode(),
-        offset=popped_offset(message),
+        offset=offset,
     )
     command = request(RequestCode.ACK_MESSAGE, header)
     raise_for_response(await pool.request(address, command, timeout_s))
@@ -165,10 +183,39 @@ async def change_invisible(
 
     Without `is_counted`, the redelivery does not count, if the broker is RocketMQ 5.5 or Kourou.
     """
-    receipt, offset = message.receipt, popped_offset(message)
+    message.receipt = await change_receipt(
+        pool,
+        address,
+        group,
+        _stored_topic(pool, group, message),
+        message.receipt,
+        popped_offset(message),
+        invisible_ms,
+        is_counted=is_counted,
+        timeout_s=timeout_s,
+    )
+    message.visible_at_s = asyncio.get_running_loop().time() + invisible_ms / 1000
+
+
+async def change_receipt(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    topic: str,
+    receipt: ReceiptHandle,
+    offset: int,
+    invisible_ms: int,
+    *,
+    is_counted: bool = True,
+    timeout_s: float,
+) -> ReceiptHandle:
+    """Make the message with a receipt and a queue offset visible again `invisible_ms` from now.
+
+    Returns its new receipt. `topic` and `is_counted` are as in `ack_receipt`, `change_invisible`.
+    """
     header = ChangeInvisibleTimeRequestHeader(
         consumer_group=group,
-        topic=_stored_topic(pool, group, message),
+        topic=topic,
         queue_id=receipt.queue_id,
         extra_info=receipt.encode(),
         offset=offset,
@@ -179,10 +226,7 @@ async def change_invisible(
     answer = await pool.request(address, command, timeout_s)
     raise_for_response(answer)
     changed = answer.header(ChangeInvisibleTimeResponseHeader)
-    message.receipt = receipt.changed(
-        offset, changed.pop_time, changed.invisible_time, changed.revive_qid
-    )
-    message.visible_at_s = asyncio.get_running_loop().time() + invisible_ms / 1000
+    return receipt.changed(offset, changed.pop_time, changed.invisible_time, changed.revive_qid)
 
 
 class BrokerAcks(NamedTuple):
@@ -231,7 +275,7 @@ def acks_by_broker(
     for (topic, checkpoint), (acknowledged,) in bits_by_key.items():
         if acknowledged:
             topic_name = with_namespace(namespace, topic)
-            ack = _batch_ack(checkpoint, topic_name, group_name, acknowledged)
+            ack = batch_ack(checkpoint, topic_name, group_name, acknowledged)
             by_broker[checkpoint.broker_name].acks.append(ack)
     return {name: of_one for name, of_one in by_broker.items() if of_one.acks}, single
 
@@ -251,7 +295,15 @@ def requests_of(acks: Iterable[BatchAck]) -> Iterator[list[BatchAck]]:
         yield part
 
 
-def _batch_ack(checkpoint: ReceiptHandle, topic: str, group: str, bits: int) -> BatchAck:
+def batch_ack(checkpoint: ReceiptHandle, topic: str, group: str, bits: int) -> BatchAck:
+    """Return what acknowledges messages of one checkpoint, for a request of `requests_of`.
+
+    Args:
+        checkpoint: the receipt of any of them; its own offset does not count.
+        topic: the topic that was popped, not its retry topic.
+        group: the consumer group.
+        bits: bit n: the message n offsets after the checkpoint's start.
+    """
     return BatchAck(
         group,
         topic,

@@ -193,9 +193,7 @@ class ClientCalls:
         """Return the queues of a topic, at the address by which the client reaches the proxy."""
         check_topic(asked.topic.name)
         route = await self._cluster.route(asked.topic.name)
-        endpoints = route_endpoints(
-            asked.endpoints, self._advertised, call.connection.local_address
-        )
+        endpoints = self._endpoints(call, asked.endpoints)
         topic_type = await self._cluster.metadata.topic_type(asked.topic.name)
         queues = message_queues(route, asked.topic, endpoints, topic_type)
         return v2.QueryRouteResponse(status=ok(), message_queues=queues)
@@ -207,9 +205,7 @@ class ClientCalls:
         check_topic(asked.topic.name)
         check_group(asked.group.name)
         route = await self._cluster.route(asked.topic.name)
-        endpoints = route_endpoints(
-            asked.endpoints, self._advertised, call.connection.local_address
-        )
+        endpoints = self._endpoints(call, asked.endpoints)
         group = await self._cluster.metadata.group(asked.group.name)
         found = assignments(
             route,
@@ -218,3 +214,6 @@ class ClientCalls:
             by_queue=group is not None and group.consume_message_orderly,
         )
         return v2.QueryAssignmentResponse(status=ok(), assignments=found)
+
+    def _endpoints(self, call: Call, requested: v2.Endpoints) -> v2.Endpoints:
+        return route_endpoints(requested, self._advertised, call.connection.local_address)

@@ -16,8 +16,7 @@ from kourou.client.routes import Routes
 from kourou.errors import NoRouteError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
-from kourou.model.route import TopicRoute
-from kourou.model.topic import is_readable, is_writable
+from kourou.model.route import TopicRoute, publish_queues, subscribe_queues
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.loopback import LoopbackNetwork
@@ -102,24 +101,12 @@ class Cluster:
         return route
 
     async def writable_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues for sends, sorted by broker name and queue id."""
-        route = await self.routes.get(topic, REQUEST_TIMEOUT_S)
-        return sorted(
-            MessageQueue(topic, queues.broker_name, queue_id)
-            for queues in route.queue_datas
-            if is_writable(queues.perm)
-            for queue_id in range(queues.write_queue_nums)
-        )
+        """Return the queues for sends; see `publish_queues`."""
+        return publish_queues(topic, await self.routes.get(topic, REQUEST_TIMEOUT_S))
 
     async def readable_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues for receives, sorted by broker name and queue id."""
-        route = await self.routes.get(topic, REQUEST_TIMEOUT_S)
-        return sorted(
-            MessageQueue(topic, queues.broker_name, queue_id)
-            for queues in route.queue_datas
-            if is_readable(queues.perm)
-            for queue_id in range(queues.read_queue_nums)
-        )
+        """Return the queues for receives; see `subscribe_queues`."""
+        return subscribe_queues(topic, await self.routes.get(topic, REQUEST_TIMEOUT_S))
 
     async def address(self, topic: str, broker_name: str) -> str:
         """Return the address of a topic's broker."""

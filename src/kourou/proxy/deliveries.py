@@ -10,17 +10,12 @@ import logging
 from collections.abc import Awaitable, Iterable
 from typing import Final
 
-from kourou.client.pop_result import PoppedMessage, popped_offset
+from kourou.client import calls_pop
+from kourou.client.pop_result import PoppedMessage
 from kourou.errors import KourouError
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import raise_for_response, request
-from kourou.protocol.popping.headers import (
-    AckMessageRequestHeader,
-    BatchAck,
-    ChangeInvisibleTimeRequestHeader,
-    ChangeInvisibleTimeResponseHeader,
-    encode_batch_acks,
-)
+from kourou.protocol.popping.headers import BatchAck, encode_batch_acks
 from kourou.protocol.popping.receipt_handles import ReceiptHandle
 from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
@@ -68,12 +63,12 @@ class Deliveries:
                 for receipt in receipts:
                     await _ack(pool, address, topic, group, receipt)
             else:
-                acks = _batched(topic, group, receipts)
-                body = encode_batch_acks(broker, acks)
-                command = request(RequestCode.BATCH_ACK_MESSAGE, body=body)
-                answer = await pool.request(address, command, REQUEST_TIMEOUT_S)
-                if answer.code != ResponseCode.SUCCESS:
-                    return response_status(answer.code, answer.remark)
+                for acks in calls_pop.requests_of(_batched(topic, group, receipts)):
+                    body = encode_batch_acks(broker, acks)
+                    command = request(RequestCode.BATCH_ACK_MESSAGE, body=body)
+                    answer = await pool.request(address, command, REQUEST_TIMEOUT_S)
+                    if answer.code != ResponseCode.SUCCESS:
+                        return response_status(answer.code, answer.remark)
         except KourouError as error:
             return error_status(error)
         return ok()
@@ -102,21 +97,17 @@ class Deliveries:
             KourouError: the broker did not.
         """
         address = await self._cluster.address(topic, receipt.broker_name)
-        offset = receipt.offset or 0
-        header = ChangeInvisibleTimeRequestHeader(
-            consumer_group=group,
-            topic=receipt.real_topic(topic, group),
-            queue_id=receipt.queue_id,
-            extra_info=receipt.encode(),
-            offset=offset,
-            invisible_time=invisible_ms,
-            suspend=suspend,
+        return await calls_pop.change_receipt(
+            pool,
+            address,
+            group,
+            receipt.real_topic(topic, group),
+            receipt,
+            receipt.offset or 0,
+            invisible_ms,
+            is_counted=not suspend,
+            timeout_s=REQUEST_TIMEOUT_S,
         )
-        command = request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
-        answer = await pool.request(address, command, REQUEST_TIMEOUT_S)
-        raise_for_response(answer)
-        changed = answer.header(ChangeInvisibleTimeResponseHeader)
-        return receipt.changed(offset, changed.pop_time, changed.invisible_time, changed.revive_qid)
 
     async def dead_letter(
         self,
@@ -166,21 +157,21 @@ class Deliveries:
 
 def receipt_of(one: PoppedMessage) -> ReceiptHandle:
     """Return the receipt of a popped message."""
-    return one.receipt._replace(offset=popped_offset(one), commit_log_offset=one.physical_offset)
+    return one.receipt._replace(commit_log_offset=one.physical_offset)
 
 
 async def _ack(
     pool: ConnectionPool, address: str, topic: str, group: str, receipt: ReceiptHandle
 ) -> None:
-    header = AckMessageRequestHeader(
-        consumer_group=group,
-        topic=receipt.real_topic(topic, group),
-        queue_id=receipt.queue_id,
-        extra_info=receipt.encode(),
-        offset=receipt.offset or 0,
+    await calls_pop.ack_receipt(
+        pool,
+        address,
+        group,
+        receipt.real_topic(topic, group),
+        receipt,
+        receipt.offset or 0,
+        timeout_s=REQUEST_TIMEOUT_S,
     )
-    command = request(RequestCode.ACK_MESSAGE, header)
-    raise_for_response(await pool.request(address, command, REQUEST_TIMEOUT_S))
 
 
 def _is_batchable(receipt: ReceiptHandle) -> bool:
@@ -198,17 +189,4 @@ def _batched(topic: str, group: str, receipts: Iterable[ReceiptHandle]) -> list[
     for receipt in receipts:
         key = receipt._replace(offset=None, commit_log_offset=None)
         bits[key] = bits.get(key, 0) | 1 << _distance(receipt)
-    return [
-        BatchAck(
-            group,
-            topic,
-            key.kind,
-            key.start_offset,
-            key.queue_id,
-            key.revive_queue,
-            key.pop_time_ms,
-            key.invisible_ms,
-            one.to_bytes((one.bit_length() + 7) // 8, "little"),
-        )
-        for key, one in bits.items()
-    ]
+    return [calls_pop.batch_ack(key, topic, group, one) for key, one in bits.items()]

@@ -85,30 +85,19 @@ class HeldMessages:
     def _release(self, renewals: Iterable[Renewal]) -> None:
         for renewal in renewals:
             held = renewal.message
-            self._deliveries.start(
-                self._deliveries.change(
-                    self._cluster.pool,
-                    held.topic,
-                    held.client.group,
-                    held.receipt,
-                    renewal.invisible_ms,
-                    suspend=True,
-                )
-            )
+            self._show(held.topic, held.client.group, held.receipt, renewal.invisible_ms)
 
     def release_soon(self, client: ProxyClient, messages: Iterable[PoppedMessage]) -> None:
         """Make messages visible soon that could not be written to the client."""
         for one in messages:
-            self._deliveries.start(
-                self._deliveries.change(
-                    self._cluster.pool,
-                    one.topic,
-                    client.group,
-                    receipt_of(one),
-                    _RELEASED_MS,
-                    suspend=True,
-                )
-            )
+            self._show(one.topic, client.group, receipt_of(one), _RELEASED_MS)
+
+    def _show(self, topic: str, group: str, receipt: ReceiptHandle, invisible_ms: int) -> None:
+        """Make a message visible soon, without waiting for the broker."""
+        pool = self._cluster.pool
+        self._deliveries.start(
+            self._deliveries.change(pool, topic, group, receipt, invisible_ms, suspend=True)
+        )
 
     def _retry_delay_ms(self, group: str, reconsume_times: int) -> int | None:
         found = self._groups.get(group)

@@ -46,7 +46,7 @@ from kourou.proxy.metadata import CallContext
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code, TransactionResolution, TransactionSource
 from kourou.proxy.queue_choice import ordering_key, sending_queue
-from kourou.proxy.status import combined_status, error_status, local_error_status, ok, send_status
+from kourou.proxy.status import combined_status, ok, send_status
 from kourou.remoting.connection import Request
 
 TRANSACTION_S: Final = 30.0
@@ -225,14 +225,6 @@ class Sends:
         return v2.RecallMessageResponse(
             status=ok(), message_id=recalled_id(answer, handle.broker_name)
         )
-
-
-def send_failure(error: Exception) -> v2.SendMessageResponse:
-    """Return the answer to a send that failed."""
-    is_broker = isinstance(error, RemoteError)
-    return v2.SendMessageResponse(
-        status=local_error_status(error) if is_broker else error_status(error)
-    )
 
 
 def _outgoing(topic: str, sent: list[SentMessage]) -> Outgoing:

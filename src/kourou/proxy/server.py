@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.errors import KourouError
 from kourou.http2.calls import Call, Kind, Method
 from kourou.http2.grpc_messages import GrpcStatus
@@ -26,8 +27,8 @@ from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.receipt_calls import ReceiptCalls
 from kourou.proxy.receives import Receives
-from kourou.proxy.sends import Sends, send_failure
-from kourou.proxy.status import error_status
+from kourou.proxy.sends import Sends
+from kourou.proxy.status import error_status, local_error_status
 from kourou.remoting.admission import Admission
 from kourou.remoting.network import Address, Network
 
@@ -36,15 +37,14 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 STOP_S: Final = 2.0
 """Seconds in which calls may end when the proxy stops."""
-_RENEW_S: Final = 5.0
-_EXPIRE_S: Final = 10.0
+_RENEW_MS: Final = 5_000
+_EXPIRE_MS: Final = 10_000
 
 _UNIMPLEMENTED: Final = (
     "GetOffset", "PullMessage", "QueryOffset", "SyncLiteSubscription", "UpdateOffset",
 )  # fmt: skip
 """Methods of the service that the proxy refuses by name."""
 
-Ask = TypeVar("Ask", bound=Any)
 Serve = Callable[[Call, CallContext, Any], Coroutine[Any, Any, Any]]
 
 
@@ -85,6 +85,7 @@ class Proxy:
             cluster, self._clients, self._sends, self._held, limits, advertised
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._periodic_tasks = PeriodicTasks()
         self._server = GrpcServer(network, self._methods(), admission=admission, name="proxy")
         self.address: Address = ("", 0)
 
@@ -96,12 +97,13 @@ class Proxy:
             ListenFailedError: the address is not this machine's, or is not permitted.
         """
         self.address = await self._server.start(address)
-        self._repeat(_RENEW_S, self._held.renew)
-        self._repeat(_EXPIRE_S, self._calls.expire)
+        self._periodic_tasks.start("renew held messages", _RENEW_MS, self._held.renew)
+        self._periodic_tasks.start("expire gRPC clients", _EXPIRE_MS, self._calls.expire)
         return self.address
 
     async def stop(self) -> None:
         """Stop accepting, end the calls, unregister the clients."""
+        await self._periodic_tasks.stop()
         for task in list(self._tasks):
             task.cancel()
         await self._calls.close()
@@ -151,18 +153,14 @@ class Proxy:
 
     def _unary(self, asked: Any, answered: Any, serve: Serve) -> Callable[[Call, bytes], None]:  # noqa: ANN401
         """Return the function of a unary method: it answers each call, or its error."""
+        failure = local_error_status if answered is v2.SendMessageResponse else error_status
 
         async def answer(call: Call, data: bytes) -> None:
             try:
-                context = read_context(call.metadata, call.connection.remote_address[0])
-                check_client_id(context)
-                response = await serve(call, context, parse(asked, data))
+                response = await serve(call, _context_of(call), parse(asked, data))
             except Exception as error:  # noqa: BLE001 - the edge of one call
                 self._log_fault(error)
-                if answered is v2.SendMessageResponse:
-                    response = send_failure(error)
-                else:
-                    response = answered(status=error_status(error))
+                response = answered(status=failure(error))
             call.reply(response.SerializeToString())
 
         return lambda call, data: self._start(answer(call, data))
@@ -170,9 +168,8 @@ class Proxy:
     def _on_receive(self, call: Call, data: bytes) -> None:
         async def answer() -> None:
             try:
-                context = read_context(call.metadata, call.connection.remote_address[0])
-                check_client_id(context)
-                await self._receives.receive(call, context, parse(v2.ReceiveMessageRequest, data))
+                context, asked = _context_of(call), parse(v2.ReceiveMessageRequest, data)
+                await self._receives.receive(call, context, asked)
             except Exception as error:  # noqa: BLE001 - the edge of one call
                 self._log_fault(error)
                 failure = v2.ReceiveMessageResponse(status=error_status(error))
@@ -191,21 +188,21 @@ class Proxy:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("grpc_call.failed", exc_info=error)
 
-    def _repeat(self, interval_s: float, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def run() -> None:
-            while True:
-                await asyncio.sleep(interval_s)
-                try:
-                    await action()
-                except Exception:
-                    log.exception("proxy_task.failed")
-
-        self._start(run())
-
     def _log_fault(self, error: Exception) -> None:
         """Log an error that is neither the client's nor the broker's."""
         if not isinstance(error, KourouError):
             log.error("grpc_call.failed", exc_info=error)
+
+
+def _context_of(call: Call) -> CallContext:
+    """Return the context of a call.
+
+    Raises:
+        CallRefusedError: CLIENT_ID_REQUIRED; the client sent no id.
+    """
+    context = read_context(call.metadata, call.connection.remote_address[0])
+    check_client_id(context)
+    return context
 
 
 def _refuse(name: str) -> Callable[[Call, bytes], None]:
