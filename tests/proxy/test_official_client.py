@@ -18,18 +18,18 @@ pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 
 PUSH = """
-import time
+import queue
 from rocketmq import (
     ClientConfiguration, ConsumeResult, Credentials, FilterExpression, Message, MessageListener,
     Producer, PushConsumer,
 )
 
 configuration = ClientConfiguration("localhost:8081", Credentials())
-bodies = []
+bodies = queue.Queue()
 
 class Listener(MessageListener):
     def consume(self, message):
-        bodies.append((message.body.decode(), message.delivery_attempt))
+        bodies.put((message.body.decode(), message.delivery_attempt))
         is_first = message.body == b"2" and message.delivery_attempt == 1
         return ConsumeResult.FAILURE if is_first else ConsumeResult.SUCCESS
 
@@ -45,10 +45,7 @@ for number in range(4, 8):
     message = Message()
     message.topic, message.body = "pushed", b"%d" % number
     producer.send(message)
-end = time.monotonic() + 30
-while len(bodies) < 9 and time.monotonic() < end:
-    time.sleep(0.05)
-print(sorted(bodies))
+print(sorted(bodies.get(timeout=30) for _ in range(9)))
 consumer.shutdown()
 producer.shutdown()
 """

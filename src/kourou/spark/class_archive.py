@@ -25,7 +25,7 @@ _LOG_OPTION: Final = "-Xlog:cds*=off"
 UNUSED_DAYS_MAX: Final = 30
 """An archive that no session used for so long is deleted: that of a virtual environment, say, which
 is gone."""
-_DAY_MS: Final = 86_400_000
+_DAY_S: Final = 86_400
 
 
 def archive_options(java: Java, jars: Path, cache: Path, now_ms: int) -> str:
@@ -52,7 +52,7 @@ def archive_options(java: Java, jars: Path, cache: Path, now_ms: int) -> str:
     archive = cache / f"{prefix}{_digest(*((file.name, _version(file)) for file in files))}.jsa"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        oldest_s = now_ms / 1000 - UNUSED_DAYS_MAX * _DAY_MS / 1000
+        oldest_s = now_ms / 1000 - UNUSED_DAYS_MAX * _DAY_S
         for other in cache.glob("spark-*.jsa"):
             if other != archive and (
                 other.name.startswith(prefix) or other.stat().st_mtime < oldest_s
