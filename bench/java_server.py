@@ -70,8 +70,8 @@ def start(home: Path, flush: Flush) -> Server:
     return _start(home, flush, (_BROKER, "-c", str(home / "broker.conf")))
 
 
-def start_with_proxy(home: Path, flush: Flush) -> tuple[Server, str]:
-    """Start a name server, and broker and gRPC proxy in one process; return also its gRPC address.
+def start_with_proxy(home: Path, flush: Flush) -> Server:
+    """Start a name server, and broker and gRPC proxy in one process.
 
     The proxy also listens on a remoting port, which is not used.
     """
@@ -82,7 +82,9 @@ def start_with_proxy(home: Path, flush: Flush) -> tuple[Server, str]:
         f'"grpcServerPort": {grpc}, "remotingListenPort": {grpc + 1}}}'
     )
     words = (_PROXY, "-pm", "local", "-bc", str(home / "broker.conf"), "-pc")
-    return _start(home, flush, (*words, str(home / "proxy.json"))), f"127.0.0.1:{grpc}"
+    server = _start(home, flush, (*words, str(home / "proxy.json")))
+    server.grpc_addr = f"127.0.0.1:{grpc}"
+    return server
 
 
 def _start(home: Path, flush: Flush, broker_words: tuple[str, ...]) -> Server:

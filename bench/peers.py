@@ -28,7 +28,8 @@ def _fast() -> PeerOrReason:
     if missing:
         return f"this environment lacks {' and '.join(missing)} of the extra `fast`"
     about, client = "Kourou with its extra `fast`: uvloop, isal", (sys.executable, "uvloop")
-    return Peer(FAST, about, start_kourou, is_ours=True, client=client)
+    proxy = partial(start_kourou, has_proxy=True)
+    return Peer(FAST, about, start_kourou, is_ours=True, client=client, start_with_proxy=proxy)
 
 
 def _bare() -> PeerOrReason:
@@ -48,6 +49,7 @@ def _java() -> PeerOrReason:
         JAVA,
         java_server.ABOUT,
         java_server.start,
+        start_with_proxy=java_server.start_with_proxy,
         first_warm_s=java_server.WARM_SECONDS,
         start_warm_s=java_server.START_WARM_SECONDS,
         is_slow=True,
@@ -58,7 +60,9 @@ def _before(source: Path | None) -> PeerOrReason:
     if source is None:
         return "--before must name its `src`"
     start = partial(start_kourou, name=BEFORE, source=source)
-    return Peer(BEFORE, f"Kourou of {source}, with the extra `fast`", start)
+    proxy = partial(start, has_proxy=True) if (source / "kourou" / "proxy").is_dir() else None
+    about = f"Kourou of {source}, with the extra `fast`"
+    return Peer(BEFORE, about, start, start_with_proxy=proxy)
 
 
 def available(

@@ -61,7 +61,7 @@ def measure(home: Path, flush: str, seconds: float) -> dict[str, float]:
     Raises:
         RuntimeError: the SDK failed.
     """
-    server, endpoint = java_server.start_with_proxy(home, "sync" if flush == "sync" else "async")
+    server = java_server.start_with_proxy(home, "sync" if flush == "sync" else "async")
     try:
         where = {"addr": server.broker_addr, "topic": _TOPIC, "group": _GROUP}
         load_generator.run("setup", **where)
@@ -69,7 +69,7 @@ def measure(home: Path, flush: str, seconds: float) -> dict[str, float]:
         load_generator.attempt("send", **where, conns=64, window=1, count=FILL, dur="120s")
         program = str(Path(__file__).with_name("python_sdk_client.py"))
         done = subprocess.run(
-            [str(HOME / "bin" / "python"), program, endpoint, _TOPIC, _GROUP, str(seconds)],
+            [str(HOME / "bin" / "python"), program, server.grpc_addr, _TOPIC, _GROUP, str(seconds)],
             capture_output=True,
             text=True,
             timeout=_RUN_SECONDS,

@@ -30,6 +30,7 @@ class Server:
         processes: all its processes, for CPU, memory, pause and stop.
         ready_s: time from the start of the first process until a send was accepted.
         dialect: the protocol of its sends.
+        grpc_addr: address of its gRPC proxy; empty without one.
         filled: topics that are filled, and questions that have been measured.
     """
 
@@ -39,6 +40,7 @@ class Server:
     processes: Sequence[subprocess.Popen[bytes]]
     ready_s: float = 0.0
     dialect: Dialect = "remoting"
+    grpc_addr: str = ""
     filled: set[str] = field(default_factory=set)
 
     @property
@@ -57,9 +59,22 @@ class Server:
         pids = ",".join(map(str, self.pids))
         return load_generator.attempt(mode, addr=self.broker_addr, pids=pids, **flags)
 
+    def load_grpc(self, mode: str, **flags: object) -> dict[str, Any]:
+        """Run the gRPC load generator against its proxy; return the report.
+
+        Raises:
+            RuntimeError: the load generator failed, or a call was refused.
+        """
+        pids = ",".join(map(str, self.pids))
+        return load_generator.run_grpc(mode, addr=self.grpc_addr, pids=pids, **flags)
+
     def anonymous_mb(self) -> float:
         """Return the anonymous memory of all its processes, in MiB."""
         return sum(_status_kb(pid, "RssAnon") for pid in self.pids) / 1024
+
+    def resident_mb(self) -> float:
+        """Return the resident memory of all its processes, in MiB."""
+        return sum(_status_kb(pid, "VmRSS") for pid in self.pids) / 1024
 
     def pause(self) -> None:
         """Suspend it while others are measured."""
@@ -159,6 +174,7 @@ def start_kourou(
     python: str = sys.executable,
     source: Path | None = None,
     sampler: Sequence[str] = (),
+    has_proxy: bool = False,
 ) -> Server:
     """Start `kourou serve` below `home`, with log files of Java's size.
 
@@ -169,6 +185,7 @@ def start_kourou(
         python: the interpreter, with its installed packages.
         source: directory of modules to use instead of the installed ones.
         sampler: words of the command line instead of `-m kourou.cli.main`.
+        has_proxy: whether it serves gRPC clients too.
     """
     broker, namesrv, console = free_ports(), free_ports(), free_ports()
     command = (
@@ -177,10 +194,17 @@ def start_kourou(
         *("--port", str(broker), "--namesrv-port", str(namesrv), "--console-port", str(console)),
         *("--log-level", "warning"),
     )
+    grpc = free_ports() if has_proxy else 0
+    if has_proxy:
+        command += ("--grpc-port", str(grpc))
+    elif source is None or (source / "kourou" / "proxy").is_dir():
+        command += ("--no-grpc",)
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(home)}
     if source is not None:
         environ["PYTHONPATH"] = str(source)
     server = Server(name, f"127.0.0.1:{broker}", f"127.0.0.1:{namesrv}", ())
+    if has_proxy:
+        server.grpc_addr = f"127.0.0.1:{grpc}"
     return launch(server, [command], home, environ)
 
 

@@ -33,6 +33,7 @@ class Peer:
         is_slow: whether its start and stop take many seconds.
         is_ours: whether the goals apply to it.
         is_remoting: whether it uses RocketMQ's protocol; others support single sends only.
+        start_with_proxy: starts a server that serves gRPC clients too; None if there is none.
         client: the interpreter and the loop (`asyncio`, `uvloop`) of clients of the same install.
     """
 
@@ -44,7 +45,16 @@ class Peer:
     is_slow: bool = False
     is_ours: bool = False
     is_remoting: bool = True
+    start_with_proxy: Callable[[Path, Flush], Server] | None = None
     client: tuple[str, str] | None = None
+
+    def starter(self, *, has_proxy: bool) -> Callable[[Path, Flush], Server]:
+        """Return what starts its server, with a gRPC proxy or without."""
+        if not has_proxy:
+            return self.start
+        if self.start_with_proxy is None:
+            raise ValueError(f"{self.name} serves no gRPC clients")
+        return self.start_with_proxy
 
 
 class Stage:
@@ -53,21 +63,25 @@ class Stage:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._count = 0
-        self._servers: dict[tuple[str, Flush], Server] = {}
+        self._servers: dict[tuple[str, Flush, bool], Server] = {}
         self._running: Server | None = None
 
-    def server(self, peer: Peer, flush: Flush) -> Server:
+    def server(self, peer: Peer, flush: Flush, *, has_proxy: bool = False) -> Server:
         """Return the peer's running server, with all others suspended; start it if necessary."""
-        server = self._servers.get((peer.name, flush))
+        key = peer.name, flush, has_proxy
+        server = self._servers.get(key)
         if server is None or server is not self._running:
             self.suspend_all()
         if server is None:
-            server = peer.start(self.directory(f"{peer.name}-{flush}"), flush)
-            self._servers[peer.name, flush] = server
+            server = peer.starter(has_proxy=has_proxy)(
+                self.directory(f"{peer.name}-{flush}"), flush
+            )
+            self._servers[key] = server
             if peer.start_warm_s:
-                server.load(
-                    "send", topic="warm-up", conns=16, warm="0s", dur=f"{peer.start_warm_s}s"
-                )
+                seconds = f"{peer.start_warm_s}s"
+                server.load("send", topic="warm-up", conns=16, warm="0s", dur=seconds)
+                if has_proxy:
+                    server.load_grpc("send", topic="warm-up", conns=8, warm="0s", dur=seconds)
         elif server is not self._running:
             server.resume()
         self._running = server
@@ -125,6 +139,25 @@ class Turn:
         self.reports.append(report)
         return report
 
+    def load_grpc(
+        self, flush: Flush, mode: str, *, topic: str, group: str = "bench", **flags: object
+    ) -> dict[str, Any]:
+        """Load the peer's gRPC proxy like `load`; topic and group are made first.
+
+        Raises:
+            RuntimeError: the generator failed, or a call was refused.
+        """
+        server = self.stage.server(self.peer, flush, has_proxy=True)
+        is_first = self.question not in server.filled
+        server.filled.add(self.question)
+        names = {"topic": topic, "group": group}
+        server.load("setup", **names)
+        warm_s = self.peer.first_warm_s if is_first else WARM_SECONDS
+        times = {"warm": f"{warm_s}s", "dur": f"{self.seconds}s"}
+        report = server.load_grpc(mode, **{**times, **names, **flags})
+        self.reports.append(report)
+        return report
+
     def fill(self, flush: Flush, topic: str, count: int) -> None:
         """Send messages of 1 KB, unless the topic is already filled."""
         server = self.stage.server(self.peer, flush)
@@ -142,12 +175,12 @@ class Turn:
         return self.peer.is_remoting or mode == "send"
 
     @contextmanager
-    def fresh(self, flush: Flush) -> Iterator[Server]:
+    def fresh(self, flush: Flush, *, has_proxy: bool = False) -> Iterator[Server]:
         """Start a server for this turn only; its store is removed afterwards."""
         self.stage.suspend_all()
         directory = self.stage.directory(f"{self.peer.name}-fresh")
         try:
-            server = self.peer.start(directory, flush)
+            server = self.peer.starter(has_proxy=has_proxy)(directory, flush)
             try:
                 yield server
             finally:

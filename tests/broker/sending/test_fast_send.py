@@ -32,12 +32,13 @@ from tests.golden_exchanges import exchanges
 
 ALL_BYTES = ConnectionLimits().unanswered_bytes_max
 ALL_REQUESTS = ConnectionLimits().unanswered_requests_max
-_UNIQUE_IDS = ("0A00000100010000000018B4AAC20001", "0A0000010001000000001", "0A é", "", "A" * 32)
+_UNIQUE_IDS = ("0A00000100010000000018B4AAC20001", "0A0000010001000000001", "0A é", "", "A" * 32,
+    "01BACE0B9B6C4E3C0104C8D39900000001", "A" * 300)  # fmt: skip
 _NAMES = (
     "TAGS", "KEYS", "WAIT", "DELAY", "TRAN_MSG", "INNER_NUM", "INNER_MULTI_DISPATCH",
     "__LITE_TOPIC", "_SYS_MSG_PRIORITY_", "__SHARDINGKEY", "MSG_REGION", "TRACE_ON", "CLUSTER",
     "__CRC32#", "POP_CK", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY", "MYKEYS", "user", "é",
-    "", "INNER_MULTI_QUEUE_OFFSET",
+    "", "INNER_MULTI_QUEUE_OFFSET", "BORN_TIMESTAMP",
 )  # fmt: skip
 _VALUES = ("true", "false", "1", "TagA", "k1 k2", "", "é", "a\x01b", "a" * 300, '"quoted\\"', "%d")
 
@@ -135,6 +136,8 @@ def random_command(rng: Random) -> RemotingCommand:
         properties["UNIQ_KEY"] = rng.choice(_UNIQUE_IDS)
     if rng.random() < 0.2:
         del properties["UNIQ_KEY"]
+    if rng.random() < 0.3:
+        properties["BORN_TIMESTAMP"] = str(rng.getrandbits(41))
     while rng.random() < 0.3:
         properties[rng.choice(_NAMES)] = rng.choice(_VALUES)
     order = list(properties.items())
@@ -226,17 +229,27 @@ def test_recorded_sends_have_the_same_outcome_on_both_paths(name: str) -> None:
     assert_same([frame, frame + frame])
 
 
-def plain_frames(count: int, body: bytes = b"b" * 100) -> list[bytes]:
+OF_REMOTING = "UNIQ_KEY\x01{:032X}\x02WAIT\x01true\x02TAGS\x01TagA\x02"
+OF_GRPC = (
+    "BORN_TIMESTAMP\x0117328900{0:05}\x02TAGS\x01TagA\x02UNIQ_KEY\x0101{0:032X}\x02"
+    "PGROUP\x01T\x02__BORNHOST\x0110.0.0.1\x02"
+)
+
+
+def plain_frames(
+    count: int, body: bytes = b"b" * 100, properties: str = OF_REMOTING
+) -> list[bytes]:
     frames = []
     for number in range(count):
-        text = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02TAGS\x01TagA\x02"
+        text = properties.format(number)
         command = message(body, text, queue_id=number % 4)
         command.opaque = 1000 + number
         frames.append(encode_frame(command))
     return frames
 
 
-def test_plain_sends_take_the_fast_path() -> None:
+@pytest.mark.parametrize("properties", [OF_REMOTING, OF_GRPC])
+def test_plain_sends_take_the_fast_path(properties: str) -> None:
     taken: list[int] = []
 
     async def main() -> None:
@@ -247,13 +260,18 @@ def test_plain_sends_take_the_fast_path() -> None:
         lone.receive_bytes(b"".join(plain_frames(4)))  # creates the queues on the general path
         await asyncio.sleep(1)
         connection = lone.connection
-        frames = bytearray(b"".join([*plain_frames(5), plain_frames(1)[0][:50]]))
+        sent = plain_frames(5, properties=properties)
+        frames = bytearray(b"".join([*sent, sent[0][:50]]))
         taken.append(rig.fast_path(connection, frames, 0, len(frames)) - len(frames) + 50)
         await asyncio.sleep(1)
         await broker.stop()
 
     run_virtual(main())
     assert taken == [0]
+
+
+def test_sends_of_grpc_clients_have_the_same_outcome_on_both_paths() -> None:
+    assert_same([b"".join(plain_frames(40, properties=OF_GRPC))])
 
 
 def test_the_fast_path_adds_a_missing_unique_id() -> None:

@@ -6,7 +6,7 @@ properties:
 
     header      JSON, with the members and fields that clients write, each of its usual type
     message     uncompressed or compressed, no property that the broker interprets except unique
-                id, keys and tags
+                id, keys, tags and the born time of gRPC clients
     topic       exists, is saved and writable; no retry topic, no batch queues; the queue exists
     room        in the log's segment, and below every limit on unsynced records
 
@@ -79,6 +79,8 @@ _START_AT: Final = 8
 _START_END: Final = _START_AT + len(_START)
 _SIZES: Final = struct.Struct(">II").unpack_from
 _PACK_SIZES: Final = struct.Struct(">II").pack
+_BORN: Final = f"{names.BORN_TIMESTAMP}\x01"
+_CUT_OUT: Final = CUT_OUT | {names.BORN_TIMESTAMP}
 _ID_BYTES: Final = len(UNIQ_KEY) + UNIQ_KEY_CHARS + 1
 """Size of the unique id property that the broker adds to a message without one."""
 _FRAME_BYTES_MIN: Final = 128
@@ -92,7 +94,7 @@ _Read = tuple[Connection, bytearray, int, int]
 """Connection of a read, a buffer, and the read's first byte and end in that buffer."""
 _Shape = tuple[int, str, str, str]
 """Tag hash, message type, tags or "", and for half messages the group that may end them, else "".
-Shared by all messages whose properties differ only in unique id and keys."""
+Shared by all messages whose properties differ only in unique id, keys and born time."""
 
 
 class Transactions(Protocol):
@@ -364,22 +366,26 @@ class FastSend:
                         born_text = fields.g
                         born_at_ms = int(born_text)
                         self._born = (born_text, born_at_ms)
-                    # The verdict on the properties, which is cached by shape: without unique id and
-                    # keys, they mostly equal those of the previous message.
+                    # The verdict on the properties, which is cached by shape: without unique id,
+                    # keys and born time, they mostly equal those of the previous message.
                     properties_size = len(properties) + own_bytes
                     if properties_size > SENT_PROPERTIES_SIZE_MAX:
                         reason = "properties too long"
                         break
                     before, has_id, after = text.partition(UNIQ_KEY)
-                    unique_id = after[:UNIQ_KEY_CHARS]
+                    unique_id, id_end, after = after.partition("\x02")
                     if has_id and (
-                        after[UNIQ_KEY_CHARS : UNIQ_KEY_CHARS + 1] != "\x02"
-                        or not unique_id.isalnum()
-                        or (before and before[-1] != "\x02")
+                        not id_end or not unique_id.isalnum() or (before and before[-1] != "\x02")
                     ):
                         reason = "unique id"
                         break
-                    rest, keys = before + after[UNIQ_KEY_CHARS + 1 :], ""
+                    rest, keys = before + after, ""
+                    if _BORN in rest:
+                        before, _, after = rest.partition(_BORN)
+                        if before and before[-1] != "\x02":
+                            reason = "born time"
+                            break
+                        rest = before + after.partition("\x02")[2]
                     if KEYS in rest:
                         keys_at = rest.find(KEYS)
                         if keys_at == 0 or rest[keys_at - 1] == "\x02":
@@ -494,7 +500,7 @@ class FastSend:
 
 
 def _shape(rest: str, *, takes_halves: bool) -> _Shape | None:
-    """Return the shape of properties without unique id and keys; None if they are unusual.
+    """Return the shape of properties without those that are cut out; None if they are unusual.
 
     A text that the general path would not store as it is counts as unusual too.
     """
@@ -502,7 +508,7 @@ def _shape(rest: str, *, takes_halves: bool) -> _Shape | None:
     verdict = judge_message(properties)
     if (
         encode_properties(properties).decode() != rest
-        or not CUT_OUT.isdisjoint(properties)
+        or not _CUT_OUT.isdisjoint(properties)
         or not verdict.is_unchanged
         or not verdict.waits_for_sync
     ):
