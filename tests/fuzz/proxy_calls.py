@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any, Final
 
 from kourou.model.group import SubscriptionGroup
+from kourou.model.properties import encode_properties
 from kourou.model.route import BrokerData, QueueData, TopicRoute
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.record.decode import decode_messages
 from kourou.proxy import checks
 from kourou.proxy.client_settings import ProducerDefaults, answered_settings, remembered_settings
-from kourou.proxy.convert import received_message, sent_message
+from kourou.proxy.convert import NORMAL, received_message, sent_message, type_of
 from kourou.proxy.metadata import read_authorization
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import methods, parse
+from kourou.proxy.plain_requests import Shapes, read_plain
 from kourou.proxy.queue_choice import ordering_key
 from kourou.proxy.receipts import read_handle
 from kourou.proxy.routes import message_queues, route_endpoints
@@ -22,6 +25,7 @@ from kourou.proxy.times import duration_ms
 from tests.golden_calls import calls
 
 LIMITS: Final = checks.CallLimits()
+_SHAPES: Final = Shapes(LIMITS)
 _NOW_MS: Final = 1_795_228_890_000
 _BODY_BYTES_MAX: Final = 1 << 16
 _SEEDS_MAX: Final = 24
@@ -67,6 +71,23 @@ def any_request(data: bytes) -> None:
     assert parse(kind, message.SerializeToString()).SerializeToString(
         deterministic=True
     ) == message.SerializeToString(deterministic=True)
+
+
+def plain_send(data: bytes) -> None:
+    """Read a request as a plain one; if it is, the general code must find the same."""
+    plain = read_plain(data)
+    shape = None if plain is None else _SHAPES.get(plain, "10.0.0.9")
+    if plain is None or shape is None:
+        return
+    [message] = parse(v2.SendMessageRequest, data).messages
+    checks.check_topic(message.topic.name)
+    checks.check_message(message, LIMITS, _NOW_MS)
+    sent = sent_message(message, "10.0.0.9", _NOW_MS)
+    text = encode_properties(sent.properties).decode()
+    assert json.loads(shape.properties_of(plain)) == text
+    assert (shape.topic, plain.body, plain.born_at_ms) == (sent.topic, sent.body, sent.born_at_ms)
+    assert type_of(sent.properties) == NORMAL
+    assert not sent.sys_flag
 
 
 def send(data: bytes) -> None:

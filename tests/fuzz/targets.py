@@ -367,6 +367,7 @@ def _grpc() -> Iterator[Target]:
     yield Target("grpc.request", proxy_calls.any_request, proxy_calls.first_requests())
     for name, run, rpc in (
         ("send", proxy_calls.send, "SendMessage"),
+        ("plain_send", proxy_calls.plain_send, "SendMessage"),
         ("receive", proxy_calls.receive, "ReceiveMessage"),
         ("settings", proxy_calls.settings, "Telemetry"),
         ("route", proxy_calls.route, "QueryRoute"),

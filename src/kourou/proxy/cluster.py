@@ -17,6 +17,8 @@ from kourou.errors import NoRouteError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues, subscribe_queues
+from kourou.proxy.plain_sends import complete_stored
+from kourou.remoting.connection import FastPath
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.loopback import LoopbackNetwork
@@ -35,6 +37,9 @@ class Metadata(Protocol):
 
     async def topic_type(self, topic: str) -> str:
         """Return the type of a topic's messages, such as FIFO; UNSPECIFIED of an unknown topic."""
+
+    def known_topic_type(self, topic: str) -> str | None:
+        """Return the type like `topic_type`; None if a broker must be asked for it."""
 
     async def group(self, name: str) -> SubscriptionGroup | None:
         """Return a consumer group; None if there is none."""
@@ -68,7 +73,7 @@ class Cluster:
         self._runtime = runtime
         self._local = local
         self.metadata = metadata
-        self.pool = self.create_pool(_PROXY, {})
+        self.pool = self.create_pool(_PROXY, {}, complete_stored)
         self.routes = Routes(
             NameServers(self.pool, namesrv, runtime.random),
             int(REQUEST_TIMEOUT_S * 1000),
@@ -79,15 +84,23 @@ class Cluster:
         """Return epoch milliseconds."""
         return self._runtime.clock.now_ms()
 
-    def create_pool(self, client: Address, handlers: Mapping[int, Handler]) -> ConnectionPool:
+    def create_pool(
+        self, client: Address, handlers: Mapping[int, Handler], fast_path: FastPath | None = None
+    ) -> ConnectionPool:
         """Return connections for one client.
 
         Args:
             client: its address, which the broker of this process sees as its peer's.
             handlers: serve requests of brokers, by code.
+            fast_path: handles the answers that it recognizes.
         """
         network = LoopbackNetwork(self._runtime.network, self._local, client)
-        return ConnectionPool(replace(self._runtime, network=network), handlers, ConnectionLimits())
+        runtime = replace(self._runtime, network=network)
+        return ConnectionPool(runtime, handlers, ConnectionLimits(), fast_path=fast_path)
+
+    def known_route(self, topic: str) -> TopicRoute | None:
+        """Return the cached route of a topic; None if it must be looked up."""
+        return self.routes.cached(topic)
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the present route of a topic.

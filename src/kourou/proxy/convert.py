@@ -9,16 +9,21 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kourou.broker.message_type import message_type
+from kourou.client.send_receipt import SendStatus
+from kourou.errors import RemoteError
 from kourou.model import properties as names
 from kourou.model import sysflag
 from kourou.model.message import MessageExt
 from kourou.model.namespace import namespace_of, without_namespace
 from kourou.protocol.codes import LanguageCode
+from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX
+from kourou.protocol.sending import SendMessageResponseHeader
 from kourou.proxy.bodies import encoded_body
 from kourou.proxy.checks import is_blank
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import DigestType, Encoding, MessageType
+from kourou.proxy.status import send_status
 from kourou.proxy.times import duration_ms, fill_timestamp, is_timestamp, timestamp_ms
 
 LITE: Final = "LITE"
@@ -31,6 +36,7 @@ _TEXT_FIELDS: Final = {
 }
 """Property to the field of the same text."""
 _WIRE_TYPES: Final = MessageType.__members__
+_STORED: Final = frozenset(status.value for status in SendStatus)
 _NUMBER_DIGITS_MAX: Final = 18
 _INT32_DIGITS_MAX: Final = 9
 _INT32_MAX: Final = 2**31 - 1
@@ -92,6 +98,29 @@ def sent_message(message: v2.Message, remote_host: str, now_ms: int) -> SentMess
     }
     properties |= {name: text for name, text in texts.items() if text}
     return SentMessage(message.topic.name, message.body, properties, sys_flag, born_at_ms)
+
+
+def send_result(answer: RemotingCommand, message_id: str) -> v2.SendResultEntry:
+    """Return the result of a send from the broker's answer.
+
+    Args:
+        answer: to SEND_MESSAGE_V2, or to SEND_BATCH_MESSAGE.
+        message_id: of the message, or of the first one.
+
+    Raises:
+        RemoteError: the broker has not stored it.
+        MalformedHeaderError: the answer cannot be read.
+    """
+    if answer.code not in _STORED:
+        raise RemoteError.from_response(answer.code, answer.remark)
+    header = answer.header(SendMessageResponseHeader)
+    return v2.SendResultEntry(
+        status=send_status(answer.code),
+        message_id=message_id,
+        transaction_id=header.transaction_id or "",
+        offset=header.queue_offset,
+        recall_handle=header.recall_handle or "",
+    )
 
 
 def type_of(properties: dict[str, str]) -> str:

@@ -21,6 +21,9 @@ class LocalMetadata:
         self._groups = groups
 
     async def topic_type(self, topic: str) -> str:
+        return self.known_topic_type(topic)
+
+    def known_topic_type(self, topic: str) -> str:
         found = self._topics.get(topic)
         if found is None:
             return UNSPECIFIED

@@ -12,8 +12,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from kourou.client.calls_send import Outgoing, recalled_id, send_command
-from kourou.client.send_receipt import SendStatus
-from kourou.errors import CallRefusedError, RemoteError
+from kourou.errors import CallRefusedError
 from kourou.http2.calls import Call
 from kourou.model import properties as names
 from kourou.model import sysflag
@@ -41,19 +40,24 @@ from kourou.proxy.checks import (
 )
 from kourou.proxy.clients import ProxyClient
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
-from kourou.proxy.convert import SentMessage, received_message, sent_message, type_of
+from kourou.proxy.convert import (
+    SentMessage,
+    received_message,
+    send_result,
+    sent_message,
+    type_of,
+)
 from kourou.proxy.metadata import CallContext
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code, TransactionResolution, TransactionSource
+from kourou.proxy.plain_sends import DEFAULT_QUEUES
 from kourou.proxy.queue_choice import ordering_key, sending_queue
-from kourou.proxy.status import combined_status, ok, send_status
+from kourou.proxy.status import combined_status, ok
 from kourou.remoting.connection import Request
 
 TRANSACTION_S: Final = 30.0
 """Seconds in which a transaction can be ended after its send, or after a check of it."""
 TRANSACTIONS_MAX: Final = 100_000
-_DEFAULT_QUEUES: Final = 4
-_STORED: Final = frozenset(status.value for status in SendStatus)
 _ENDS: Final[dict[int, int]] = {
     TransactionResolution.COMMIT: sysflag.TRANSACTION_COMMIT,
     TransactionResolution.ROLLBACK: sysflag.TRANSACTION_ROLLBACK,
@@ -113,13 +117,17 @@ class Transactions:
 
 
 class Sends:
-    """Serves the calls of producers."""
+    """Serves the calls of producers.
+
+    Attributes:
+        turns: numbers that grow with each send.
+    """
 
     def __init__(self, cluster: Cluster, limits: CallLimits) -> None:
         self._cluster = cluster
         self._limits = limits
         self._transactions = Transactions()
-        self._turns = itertools.count(cluster.now_ms() % 1_000)
+        self.turns = itertools.count(cluster.now_ms() % 1_000)
 
     async def send(
         self, call: Call, _: CallContext, asked: v2.SendMessageRequest
@@ -135,7 +143,7 @@ class Sends:
         for one in sent:
             check_type(topic_type, type_of(one.properties))
         queues = await self._cluster.writable_queues(topic)
-        queue = sending_queue(queues, ordering_key(asked.messages), next(self._turns))
+        queue = sending_queue(queues, ordering_key(asked.messages), next(self.turns))
         entry = await self._store(queue, sent)
         return v2.SendMessageResponse(
             status=combined_status([entry.status.code], ""), entries=[entry]
@@ -146,25 +154,18 @@ class Sends:
         first = sent[0]
         outgoing = _outgoing(queue.topic, sent)
         command = send_command(
-            outgoing, queue, queue.topic, first.born_at_ms, _DEFAULT_QUEUES,
+            outgoing, queue, queue.topic, first.born_at_ms, DEFAULT_QUEUES,
             reconsume_times=int(first.properties.get(names.RECONSUME_TIME, "0")),
         )  # fmt: skip
         answer = await self._cluster.pool.request(address, command, REQUEST_TIMEOUT_S)
-        if answer.code not in _STORED:
-            raise RemoteError.from_response(answer.code, answer.remark)
+        entry = send_result(answer, outgoing.msg_ids[0])
         header = answer.header(SendMessageResponseHeader)
         if first.sys_flag & sysflag.TRANSACTION_MASK and header.transaction_id:
             _, commit_log_offset = decode_offset_msg_id(header.msg_id)
             self._transactions.put(
                 queue.topic, header.transaction_id, address, header.queue_offset, commit_log_offset
             )
-        return v2.SendResultEntry(
-            status=send_status(answer.code),
-            message_id=outgoing.msg_ids[0],
-            transaction_id=header.transaction_id or "",
-            offset=header.queue_offset,
-            recall_handle=header.recall_handle or "",
-        )
+        return entry
 
     async def end_transaction(
         self, _: Call, __: CallContext, asked: v2.EndTransactionRequest

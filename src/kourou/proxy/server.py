@@ -25,6 +25,7 @@ from kourou.proxy.held_messages import HeldMessages
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
+from kourou.proxy.plain_sends import PlainSends
 from kourou.proxy.receipt_calls import ReceiptCalls
 from kourou.proxy.receives import Receives
 from kourou.proxy.sends import Sends
@@ -53,6 +54,8 @@ class Proxy:
 
     Attributes:
         address: on which it listens, once it is started.
+        cluster: the brokers.
+        plain_sends: the fast path of sends.
     """
 
     def __init__(
@@ -73,8 +76,8 @@ class Proxy:
             advertised: the address in routes; None: the one that each client uses.
             admission: what may precede HTTP/2, such as TLS; None: nothing.
         """
-        limits = limits or CallLimits()
-        self._cluster = cluster
+        limits = self._limits = limits or CallLimits()
+        self.cluster = cluster
         self._clients = ClientTable()
         self._sends = Sends(cluster, limits)
         deliveries = Deliveries(cluster)
@@ -109,7 +112,7 @@ class Proxy:
         await self._calls.close()
         await self._server.stop(STOP_S)
         await self._held.close()
-        await self._cluster.close()
+        await self.cluster.close()
 
     def _methods(self) -> dict[str, Method]:
         calls, sends, receipts = self._calls, self._sends, self._receipts
@@ -147,6 +150,9 @@ class Proxy:
         }
         for name in _UNIMPLEMENTED:
             methods[f"/{SERVICE}/{name}"] = Method(Kind.UNARY, _refuse(name))
+        send = f"/{SERVICE}/SendMessage"
+        self.plain_sends = PlainSends(self.cluster, self._limits, sends.turns, methods[send].handle)
+        methods[send] = Method(Kind.UNARY, self.plain_sends.serve)
         methods[f"/{SERVICE}/ReceiveMessage"] = Method(Kind.SERVER_STREAM, self._on_receive)
         methods[f"/{SERVICE}/Telemetry"] = Method(Kind.BIDI, calls.telemetry)
         return methods
