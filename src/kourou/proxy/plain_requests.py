@@ -111,7 +111,7 @@ class Shape(NamedTuple):
         return self.properties % (plain.born_at_ms, plain.message_id)
 
 
-def read_plain(data: bytes) -> PlainRequest | None:  # noqa: C901, PLR0912 - by hand
+def read_plain(data: bytes) -> PlainRequest | None:
     """Return the parts of a request; None if it is not plain.
 
     It takes 5 us, because lengths of one byte are read without a call.
@@ -147,7 +147,7 @@ def read_plain(data: bytes) -> PlainRequest | None:  # noqa: C901, PLR0912 - by 
     return PlainRequest(head, *system, data[body_at:end])
 
 
-def _read_system(  # noqa: C901, PLR0911, PLR0912 - by hand
+def _read_system(  # noqa: C901, PLR0912 - by hand
     data: bytes, at: int, end: int
 ) -> tuple[bytes, bytes, bytes, int] | None:
     """Return the rest, message id, keys and born time of system properties; None if not plain.

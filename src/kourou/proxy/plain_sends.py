@@ -100,7 +100,7 @@ class _Target(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Where the messages of a topic go, as long as its route is the same."""
+    """Queues for the messages of a topic, as long as its route is the same."""
 
     route: TopicRoute
     targets: tuple[_Target, ...]
