@@ -149,7 +149,7 @@ def received_message(
     encoded = encoded_body(message.body, message.sys_flag, language, body_bytes_max)
     # Filled in place: messages that are passed to a constructor are copied.
     received = v2.Message(body=encoded.body)
-    _fill_resource(received.topic, message.topic)
+    fill_resource(received.topic, message.topic)
     users = received.user_properties
     for name, value in properties.items():
         if name not in names.RESERVED:
@@ -163,7 +163,7 @@ def received_message(
     system.message_type = _WIRE_TYPES.get(type_of(properties), MessageType.NORMAL)
     fill_timestamp(system.born_timestamp, message.born_at_ms)
     fill_timestamp(system.store_timestamp, message.store_at_ms)
-    system.born_host = _born_host(message)
+    system.born_host = born_host(message)
     host, port = message.store_host
     system.store_host = f"{host}:{port}"
     if receipt_handle is not None:
@@ -181,7 +181,7 @@ def _fill_optional(system: v2.SystemProperties, properties: dict[str, str], now_
         if name in properties:
             setattr(system, field, properties[name])
     if names.KEYS in properties:
-        system.keys.extend(_keys(properties))
+        system.keys.extend(index_keys(properties))
     priority = _number(properties, names.PRIORITY, _INT32_DIGITS_MAX)
     if priority is not None:
         system.priority = priority
@@ -194,20 +194,22 @@ def _fill_optional(system: v2.SystemProperties, properties: dict[str, str], now_
         origin.message_id = properties[names.DLQ_ORIGIN_MESSAGE_ID]
 
 
-def _fill_resource(target: v2.Resource, name: str) -> None:
+def fill_resource(target: v2.Resource, name: str) -> None:
+    """Set a field of a message to the name of a topic or group, with its namespace."""
     namespace = namespace_of(name)
     target.name = without_namespace(namespace, name)
     if namespace:
         target.resource_namespace = namespace
 
 
-def _keys(properties: dict[str, str]) -> list[str]:
+def index_keys(properties: dict[str, str]) -> list[str]:
     """Return the index keys; blanks between them are kept as empty keys, as in Java."""
     text = properties.get(names.KEYS, "").rstrip(" ")
     return text.split(" ") if text else []
 
 
-def _born_host(message: MessageExt) -> str:
+def born_host(message: MessageExt) -> str:
+    """Return the host that a client named, or from which the message came."""
     named = message.properties.get(names.BORN_HOST, "")
     return message.born_host[0] if is_blank(named) else named
 

@@ -35,6 +35,7 @@ from kourou.proxy.checks import CallLimits, check_message, check_topic
 from kourou.proxy.convert import NORMAL, sent_message, type_of
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
+from kourou.proxy.varints import MORE, read_varint
 
 _MESSAGE: Final = 0x0A
 _TOPIC: Final = 0x0A
@@ -47,8 +48,6 @@ _DIGEST: Final = 0x22
 _BORN_TIME: Final = 0x3A
 _CUT_OUT: Final = frozenset({_KEY, _MESSAGE_ID, _DIGEST, _BORN_TIME})
 """Fields of the system properties that differ from message to message."""
-_MORE: Final = 0x80
-"""Bit of a byte that another one of the same number follows."""
 _WIRE_TYPE: Final = 7
 _LENGTH: Final = 2
 
@@ -58,7 +57,6 @@ _PLAIN_DIGEST: Final = re.compile(rb"\x08[\x00-\x7f]\x12.[0-9A-Za-z]+", re.DOTAL
 KEYS_BYTES_MAX: Final = 256
 _SECONDS_MAX: Final = 253_402_300_799
 _NANOS_MAX: Final = 999_999_999
-_VARINT_BYTES_MAX: Final = 5
 _SECONDS: Final = 0x08
 _NANOS: Final = 0x10
 _SHAPES_MAX: Final = 1024
@@ -119,24 +117,24 @@ def read_plain(data: bytes) -> PlainRequest | None:
     try:
         if data[0] != _MESSAGE:
             return None
-        size, head_at = _size(data, 1)
+        size, head_at = read_varint(data, 1)
         end = head_at + size
         if end != len(data) or data[head_at] != _TOPIC:
             return None
         at = head_at + 2 + data[head_at + 1]
-        if data[head_at + 1] >= _MORE:
+        if data[head_at + 1] >= MORE:
             return None
         while data[at] == _USER_PROPERTY:
-            size, at = _size(data, at + 1)
+            size, at = read_varint(data, at + 1)
             at += size
         if data[at] != _SYSTEM:
             return None
         head = data[head_at:at]
-        size, at = _size(data, at + 1)
+        size, at = read_varint(data, at + 1)
         system_end = at + size
         if data[system_end] != _BODY:
             return None
-        size, body_at = _size(data, system_end + 1)
+        size, body_at = read_varint(data, system_end + 1)
         if body_at + size != end or not size:
             return None
         system = _read_system(data, at, system_end)
@@ -158,18 +156,18 @@ def _read_system(  # noqa: C901, PLR0912 - by hand
     rest_at, rest, keys, message_id, born_at_ms, newest = at, b"", b"", b"", -1, 0
     while at < end:
         tag = data[at]
-        if (tag <= newest and tag != _KEY) or tag >= _MORE:
+        if (tag <= newest and tag != _KEY) or tag >= MORE:
             return None
         newest, size, value_at = tag, data[at + 1], at + 2
         if not tag & _WIRE_TYPE:
-            if size >= _MORE:
+            if size >= MORE:
                 return None
             at = value_at
             continue
         if tag & _WIRE_TYPE != _LENGTH:
             return None
-        if size >= _MORE:
-            size, value_at = _size(data, at + 1)
+        if size >= MORE:
+            size, value_at = read_varint(data, at + 1)
         value_end = value_at + size
         if tag in _CUT_OUT:
             value = data[value_at:value_end]
@@ -193,32 +191,16 @@ def _read_system(  # noqa: C901, PLR0912 - by hand
     return rest + data[rest_at:end], message_id, keys, born_at_ms
 
 
-def _size(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the position after it.
-
-    Raises:
-        IndexError: it is cut off or too long.
-    """
-    size = 0
-    for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-        byte = data[at]
-        at += 1
-        if byte < _MORE:
-            return size | byte << shift, at
-        size |= (byte & 0x7F) << shift
-    raise IndexError
-
-
 def _milliseconds(value: bytes) -> int:
     """Return the time of a timestamp in epoch milliseconds; -1 if it is unusual."""
     if not value or value[0] != _SECONDS:
         return -1
-    seconds, at = _size(value, 1)
+    seconds, at = read_varint(value, 1)
     nanos = 0
     if at < len(value):
         if value[at] != _NANOS:
             return -1
-        nanos, at = _size(value, at + 1)
+        nanos, at = read_varint(value, at + 1)
     if at != len(value) or seconds > _SECONDS_MAX or nanos > _NANOS_MAX:
         return -1
     return seconds * 1_000 + nanos // 1_000_000

@@ -28,6 +28,7 @@ from kourou.proxy.metadata import CLIENT_ID
 from kourou.proxy.pb import v2
 from kourou.proxy.plain_requests import Shapes, read_plain
 from kourou.proxy.status import local_error_status, ok, status
+from kourou.proxy.varints import encode_varint
 from kourou.remoting.connection import Connection
 from kourou.remoting.pending import PendingRequest
 from kourou.remoting.pool import ConnectionPool
@@ -45,7 +46,6 @@ _HEADER_AT: Final = 8
 _SIZE_SIZE: Final = 4
 _OFFSET_DIGITS_MAX: Final = 18
 _ANSWER_BYTES_MAX: Final = 4_096
-_VARINT_MAX: Final = 128
 
 _START: Final = v2.SendMessageResponse(status=ok()).SerializeToString()
 _ENTRY_START: Final = v2.SendResultEntry(status=ok()).SerializeToString()
@@ -287,32 +287,18 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
         ):
             break
         response = stored_response(send.message_id, fields.transactionId.encode(), int(offset))
-        if response is None:
-            break
         waiting.pop(opaque).tick.pop(opaque, None)
         send.call.reply(response)
         at = next_at
     return at
 
 
-def stored_response(message_id: bytes, transaction_id: bytes, offset: int) -> bytes | None:
-    """Return the encoded response for one stored message; None if it is longer than usual."""
-    if len(message_id) >= _VARINT_MAX or len(transaction_id) >= _VARINT_MAX:
-        return None
+def stored_response(message_id: bytes, transaction_id: bytes, offset: int) -> bytes:
+    """Return the encoded response for one stored message."""
     entry = b"".join((
-        _ENTRY_START, b"\x12", len(message_id).to_bytes(1, "big"), message_id,
-        b"\x1a%b%b" % (len(transaction_id).to_bytes(1, "big"), transaction_id)
+        _ENTRY_START, b"\x12", encode_varint(len(message_id)), message_id,
+        b"\x1a%b%b" % (encode_varint(len(transaction_id)), transaction_id)
         if transaction_id else b"",
-        _varint(b"\x20", offset) if offset else b"",
+        b"\x20" + encode_varint(offset) if offset else b"",
     ))  # fmt: skip
-    return b"".join((_START, _varint(b"\x12", len(entry)), entry))
-
-
-def _varint(start: bytes, number: int) -> bytes:
-    """Return `start` and a number of protobuf."""
-    encoded = bytearray(start)
-    while number >= _VARINT_MAX:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    return b"".join((_START, b"\x12", encode_varint(len(entry)), entry))

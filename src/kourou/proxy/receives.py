@@ -23,13 +23,13 @@ from kourou.model.group import SubscriptionGroup
 from kourou.proxy.checks import CallLimits, check_group, check_invisible, check_topic, polling_ms
 from kourou.proxy.clients import ClientTable, ProxyClient, required_client
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
-from kourou.proxy.convert import received_message
 from kourou.proxy.deliveries import Deliveries, receipt_of
 from kourou.proxy.filters import subscription_of
 from kourou.proxy.held_messages import HeldMessages
 from kourou.proxy.metadata import CallContext
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code
+from kourou.proxy.plain_messages import encode_delivery
 from kourou.proxy.queue_choice import receiving_broker
 from kourou.proxy.receipts import handle_text
 from kourou.proxy.status import local_error_status, ok, status
@@ -146,15 +146,21 @@ class Receives:
                 found.append(one)
         return found
 
-    def _wire(self, one: PoppedMessage, context: CallContext) -> v2.Message:
+    def _wire(self, one: PoppedMessage, context: CallContext) -> bytes:
         handle = handle_text(one.checkpoint, popped_offset(one), one.physical_offset)
-        return received_message(one, handle, context.language, self._cluster.now_ms())
+        return encode_delivery(one, handle, context.language, self._cluster.now_ms())
 
-    def _finish(self, call: Call, outcome: v2.Status, messages: Sequence[v2.Message]) -> None:
-        """Send the stream of a receive: its status, the messages, the time, the end."""
+    def _finish(self, call: Call, outcome: v2.Status, messages: Sequence[bytes]) -> None:
+        """Send the stream of a receive: its status, the messages, the time, the end.
+
+        Args:
+            call: the receive.
+            outcome: the status.
+            messages: the encoded responses with the messages.
+        """
         call.send(v2.ReceiveMessageResponse(status=outcome).SerializeToString())
         for message in messages:
-            call.send(v2.ReceiveMessageResponse(message=message).SerializeToString())
+            call.send(message)
         now = timestamp(self._cluster.now_ms())
         call.send(v2.ReceiveMessageResponse(delivery_timestamp=now).SerializeToString())
         call.finish()
