@@ -146,6 +146,16 @@ class StoreReader:
         """Return the byte of the log below which records belong to a deleted topic of this name."""
         return self._files.state.deleted_topics.get(topic, 0)
 
+    def first_position(self, topic: str) -> int:
+        """Return the byte of the log at which the topic's first message begins.
+
+        The visible end of the log if it has no message. May wait for the device.
+        """
+        queues = self._queues.of_topic(topic)
+        firsts = [queue.entry(queue.min_offset) for queue in queues]
+        positions = [entry.physical_offset for entry in firsts if entry is not None]
+        return min(positions, default=self.visible_position)
+
     def read_record(self, physical_offset: int) -> bytes | None:
         """Return the verified record at a byte of the log; None if no visible record begins there.
 

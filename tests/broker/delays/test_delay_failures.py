@@ -100,6 +100,27 @@ def test_a_kill_after_the_clock_was_set_back_repeats_no_delivery() -> None:
     run(after, disk, later_ms=10_000)
 
 
+def test_a_kill_while_the_clock_was_ahead_repeats_no_delivery() -> None:
+    hour_ms = 3_600_000
+
+    async def kill(disk: SimDisk) -> None:
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        await broker.store_messages([named(broker, b"early", level=3)])
+        cast(LoopClock, broker.clock).step(hour_ms)
+        await asyncio.sleep(5.5)
+        assert bodies(broker) == [b"early"]
+        broker.abandon()
+
+    async def after(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(20)
+        assert bodies(broker) == [b"early"]
+
+    disk = SimDisk()
+    run_virtual(kill(disk))
+    run(after, disk, later_ms=7_000)
+
+
 @pytest.mark.parametrize("mode", list(FlushDiskType))
 def test_deliveries_found_at_a_start_are_saved_for_the_next(mode: FlushDiskType) -> None:
     config = small_config(flush_disk_type=mode)
@@ -280,6 +301,63 @@ def test_a_kill_after_a_topic_was_created_again_repeats_no_delivery_after_its_me
     disk = SimDisk()
     run_virtual(kill(disk))
     run(after, disk, later_ms=5_000)
+
+
+def test_a_kill_repeats_no_delivery_after_a_message_set_aside_for_a_topic_created_again() -> None:
+    async def kill(disk: SimDisk) -> None:
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        gone = broker.draft(b"gone", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "gone"})
+        await broker.store_messages([gone, broker.draft(b"before", topic="Gone")])
+        await asyncio.sleep(0.5)
+        deletion = broker.commit.begin_deletion("Gone")
+        assert deletion is not None
+        deletion.note()
+        await asyncio.sleep(1)
+        deletion.forget()
+        deletion.remove_files()
+        deletion.allow()
+        broker.topics.delete("Gone")
+        await broker.store_messages([named(broker, b"late", level=5)])
+        await asyncio.sleep(61)
+        assert bodies(broker) == [b"late"]
+        broker.topics.put(TopicConfig("Gone"))
+        await broker.topics.persist()
+        broker.abandon()
+
+    async def after(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(1)
+        assert bodies(broker) == [b"late"]
+        assert broker.delay.offsets == {1: 1, 5: 2}
+
+    disk = SimDisk()
+    run_virtual(kill(disk))
+    run(after, disk, later_ms=65_000)
+
+
+def test_a_kill_before_a_created_topic_is_saved_repeats_no_delivery_to_it() -> None:
+    async def kill(disk: SimDisk) -> None:
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        clock = cast(LoopClock, broker.clock)
+        clock.step(60_000)
+        new = broker.draft(b"new", topic="New", delay_level=2, properties={"UNIQ_KEY": "new"})
+        await broker.store_messages([new])
+        clock.step(-60_000)
+        broker.topics.put(TopicConfig("New"))
+        await asyncio.sleep(5.5)
+        assert bodies(broker, "New") == [b"new"]
+        broker.abandon()
+
+    async def after(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(1)
+        broker.topics.put(TopicConfig("New"))
+        await asyncio.sleep(10)
+        assert bodies(broker, "New") == [b"new"]
+
+    disk = SimDisk()
+    run_virtual(kill(disk))
+    run(after, disk, later_ms=10_000)
 
 
 def test_a_message_for_a_topic_that_was_created_again_is_delivered_after_a_kill() -> None:

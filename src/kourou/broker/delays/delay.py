@@ -289,7 +289,11 @@ class DelayDelivery:
     async def _recover(self) -> None:
         """Advance over messages delivered before a crash, then begin to deliver."""
         heads = {level.queue_id: level.queue_offset for level in self._levels}
-        times = self._version.timestamp, self._clock.now_ms()
+        times = (
+            self._version.timestamp,
+            self._clock.now_ms(),
+            self._store.writer.last_store_at_ms,
+        )
         try:
             passed = await self._offload(self._find_delivered, heads, *times, self._delay_levels_ms)
         except Exception:  # a repeated delivery is not a lost message

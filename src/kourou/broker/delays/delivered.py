@@ -8,10 +8,14 @@ deliveries are in the commit log: records whose properties name their own queue 
 of a delayed message. RocketMQ delivers these messages again after each kill, including those that
 consumers sent back.
 
+Neither the present topics nor their queues matter: a topic may be missing at the start that a kill
+interrupted in its creation, after messages had been delivered to it.
+
 A level delivers in order. So its progress moves over the messages at its head whose delivery is
 found, up to the first without one. A message without a unique id cannot be identified and counts as
-not delivered. A message for a topic that was deleted and created again may have been skipped while
-the topic did not exist. It counts as skipped if a later message was delivered.
+not delivered. A message that has no valid destination, or is older than all records of its topic,
+may have been skipped while the topic did not exist. It counts as skipped if a later message was
+delivered.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TOPIC_LENGTH_MAX
 from kourou.protocol.record.encode import RecordDraft, draft_from_record
+from kourou.protocol.record.layout import RecordHeader
 from kourou.protocol.record.read import read_record
 from kourou.store.log.property_search import is_set_aside, position_before, records_with_property
 from kourou.store.message_store import MessageStore
@@ -53,16 +58,12 @@ def due_draft(record: bytes, topics: Topics) -> RecordDraft:
     header = read_record(record, check_crc=True)
     text = header.properties(record)
     properties = decode_properties(text)
-    topic = properties.get(names.REAL_TOPIC, "")
-    queue_id = properties.get(names.REAL_QID, "")
-    delivery_queue = None
-    if queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= _QUEUE_DIGITS_MAX:
-        delivery_queue = topics.delivery_queue(topic, int(queue_id))
+    topic, delivery_queue = properties.get(names.REAL_TOPIC, ""), _queue(properties, topics)
     if delivery_queue is None:
         raise MalformedMessageError(
-            f"delayed record at byte {header.physical_offset} is for queue {queue_id[:40]!r} of "
-            f"topic {topic[:TOPIC_LENGTH_MAX]!r}, which does not exist or is reserved for the "
-            "broker"
+            f"delayed record at byte {header.physical_offset} is for queue "
+            f"{properties.get(names.REAL_QID, '')[:40]!r} of topic {topic[:TOPIC_LENGTH_MAX]!r}, "
+            "which does not exist or is reserved for the broker"
         )
     if is_set_aside(header) and names.TIMER_DEQUEUE_MS in properties:
         for name in (names.CRC32, names.TIMER_DEQUEUE_MS, names.TIMER_ENQUEUE_MS):
@@ -71,13 +72,21 @@ def due_draft(record: bytes, topics: Topics) -> RecordDraft:
     return draft_from_record(record, header, topic, delivery_queue, text)
 
 
+def _queue(properties: Mapping[str, str], topics: Topics) -> int | None:
+    """Return the destination queue of a delayed message; None if it has no valid destination."""
+    queue_id = properties.get(names.REAL_QID, "")
+    if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= _QUEUE_DIGITS_MAX):
+        return None
+    return topics.delivery_queue(properties.get(names.REAL_TOPIC, ""), int(queue_id))
+
+
 IN_PROGRESS_MS: Final = 10_000
 """Longest time by which a delivery can precede a saved progress that does not count it."""
 
-_Key = tuple[str, int, str, int, int]
-"""Topic, queue, unique id, reconsume times, born time; equal for two sends of one message. Each
-time that a consumer sends the message back, its reconsume times increase. A message that was set
-aside has the same key as its previous record, and a higher log position."""
+_Key = tuple[str, str, str, int, int]
+"""Destination topic and queue, unique id, reconsume times, born time; equal for two sends of one
+message. Each time that a consumer sends the message back, its reconsume times increase. A message
+that was set aside has the same key as its previous record, and a higher log position."""
 
 _Deliveries = Mapping[_Key, list[int]]
 """Log positions of deliveries, ascending."""
@@ -91,6 +100,7 @@ def find_delivered(
     heads: Mapping[int, int],
     noted_at_ms: int,
     now_ms: int,
+    last_store_at_ms: int,
     delay_levels_ms: Sequence[int],
 ) -> dict[int, int]:
     """Return the real progress of levels: queue of SCHEDULE_TOPIC -> queue offset.
@@ -99,14 +109,16 @@ def find_delivered(
     have been delivered, but not parts much older than the file.
 
     Args:
-        topics: topics that messages are delivered to.
+        topics: the existing topics.
         store: gives the queues.
         disk: holds the commit log.
         segment_bytes: size of the log's files.
         heads: saved progress of each level.
         noted_at_ms: time at which the file was written; 0 without a file.
-        now_ms: messages due later have not been delivered, except those due later than their
-            level's delay allows: for these the clock was set back.
+        now_ms: messages due later than this and than `last_store_at_ms` have not been delivered,
+            except those due later than their level's delay allows: for these the clock was set
+            back.
+        last_store_at_ms: store time of the last record, by a clock that may have been ahead.
         delay_levels_ms: delay of each level, by queue.
 
     Raises:
@@ -118,7 +130,8 @@ def find_delivered(
         if entry is None:
             continue
         wait_ms = entry.tags_code - now_ms
-        if wait_ms <= 0 or wait_ms > delay_levels_ms[queue_id]:
+        is_due = wait_ms <= 0 or entry.tags_code <= last_store_at_ms
+        if is_due or wait_ms > delay_levels_ms[queue_id]:
             positions[queue_id] = entry.physical_offset
     if not positions:
         return {}
@@ -135,17 +148,23 @@ def _delivered(disk: Disk, segment_bytes: int, start: int) -> _Deliveries:
     found: defaultdict[_Key, list[int]] = defaultdict(list)
     for header, text in records_with_property(disk, segment_bytes, start, names.REAL_TOPIC):
         properties = decode_properties(text)
-        topic, queue_id = header.topic, header.queue_id
-        destination = properties.get(names.REAL_TOPIC, "")
         # A record set aside counts as a delivery by its level; not so if set aside by the timer.
-        if is_set_aside(header) and names.TIMER_DEQUEUE_MS not in properties:
-            topic, queue_id = destination, int(properties.get(names.REAL_QID, "0"))
-        if destination == topic:  # neither a dead letter nor a message that still waits
-            unique_id = properties.get(names.UNIQ_KEY, "")
-            times, born_at_ms = header.reconsume_times, header.born_at_ms
-            key = topic, queue_id, unique_id, times, born_at_ms
-            found[key].append(header.physical_offset)
+        is_delivery = is_set_aside(header) and names.TIMER_DEQUEUE_MS not in properties
+        # Otherwise it may be a dead letter, or still wait.
+        if is_delivery or properties.get(names.REAL_TOPIC, "") == header.topic:
+            found[_key(header, properties)].append(header.physical_offset)
     return found
+
+
+def _key(header: RecordHeader, properties: Mapping[str, str]) -> _Key:
+    """Return the key of a delayed record, or of its delivery, which keeps these properties."""
+    return (
+        properties.get(names.REAL_TOPIC, ""),
+        properties.get(names.REAL_QID, ""),
+        properties.get(names.UNIQ_KEY, ""),
+        header.reconsume_times,
+        header.born_at_ms,
+    )
 
 
 def _passed(
@@ -156,24 +175,24 @@ def _passed(
     Only records with a higher log position can be deliveries of a message.
     """
     passed = offset
+    first_positions: dict[str, int] = {}
     while True:
         entry = store.reader.entry(SCHEDULE_TOPIC, queue_id, offset)
         record = None if entry is None else store.reader.read_record(entry.physical_offset)
         if entry is None or record is None:
             return passed
         offset += 1
-        try:
-            draft = due_draft(record, topics)
-        except MalformedMessageError:
-            continue  # undeliverable: later messages tell whether it was skipped
-        unique_id = decode_properties(draft.properties).get(names.UNIQ_KEY)
-        times, born_at_ms = draft.reconsume_times, draft.born_at_ms
-        topic = draft.topic.decode()
-        key = topic, draft.queue_id, unique_id or "", times, born_at_ms
-        positions = deliveries.get(key, [])
+        header = read_record(record, check_crc=False)
+        properties = decode_properties(header.properties(record))
+        positions = deliveries.get(_key(header, properties), [])
         index = bisect_right(positions, entry.physical_offset)
-        if unique_id and index < len(positions):
+        if properties.get(names.UNIQ_KEY) and index < len(positions):
             del positions[index]
             passed = offset
-        elif entry.physical_offset >= store.reader.topic_begin(topic):
-            return passed
+            continue
+        topic = properties.get(names.REAL_TOPIC, "")
+        if topic not in first_positions:
+            first_positions[topic] = store.reader.first_position(topic)
+        was_in_topic = first_positions[topic] <= entry.physical_offset
+        if was_in_topic and _queue(properties, topics) is not None:
+            return passed  # not skipped: later messages wait for it

@@ -96,7 +96,7 @@ def set_aside(
     message: the field holds the physical offset of the first record of the message, plus one.
 
     Args:
-        due: the record that was to be stored for consumers.
+        due: the record that was to be stored for consumers; its properties name its destination.
         waited: the header of the record that waited until now.
         delay_levels_ms: the delay of each level, level 1 first.
     """
@@ -107,8 +107,6 @@ def set_aside(
     if origin:
         level = max(level, min(delay_level_of(properties) + 1, last))
     properties[names.DELAY] = str(level)
-    properties[names.REAL_TOPIC] = due.topic.decode()
-    properties[names.REAL_QID] = str(due.queue_id)
     text = encode_fitting_properties(properties, is_pending=True)
     if len(text) > PROPERTIES_SIZE_MAX:
         drop_timers(properties)
