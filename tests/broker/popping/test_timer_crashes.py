@@ -8,10 +8,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from kourou.protocol.popping.topic_names import revive_topic
+from kourou.model.topic import TIMER_TOPIC
+from kourou.protocol.popping.topic_names import REVIVE_GROUP, revive_topic
 from kourou.protocol.record.encode import draft_from_record
 from kourou.protocol.record.layout import without_seal
 from kourou.protocol.record.read import read_record
+from kourou.store.timer.timer_record import due_timer_draft, read_timer_record
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
@@ -75,6 +77,43 @@ def test_message_acknowledged_after_its_checkpoint_was_copied_does_not_come_back
 
     # With the clock set back, the messages in flight are known when the checkpoint is due again.
     run_lives(acknowledge, *[kill_again] * (lives - 2), pop, gap_ms=-500)
+
+
+@pytest.mark.parametrize("lives", [2, 3])
+def test_message_whose_ack_overtook_its_checkpoint_does_not_come_back_after_a_kill(
+    lives: int,
+) -> None:
+    async def overtake(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a", b"b")
+        popped: Got = await rig.pop(invisible_time=5_000)
+        await broker.timers.storage.flush()
+        await rig.ack_all(popped)
+        reader = broker.store.reader
+        entry = reader.entry(TIMER_TOPIC, 0, reader.max_offset(TIMER_TOPIC, 0) - 1)
+        assert entry is not None
+        ack = read_timer_record(reader.read_record(entry.physical_offset) or b"")
+        now_ms = broker.clock.now_ms()
+        draft, _ = due_timer_draft(ack, now_ms, now_ms, is_roll=False)
+        await broker.store_messages([draft])
+        await asyncio.sleep(7)
+        topic, queue_id = revive_topic(broker.config.cluster_name), popped.header.revive_qid
+        assert reader.max_offset(topic, queue_id) == 1  # the checkpoint was left out
+        await broker.commit.put_and_wait([broker.draft(b"c", queue_id=1)], now_ms)
+        while not broker.tables.offsets.query(REVIVE_GROUP, topic, queue_id):
+            await rig.pop(invisible_time=1)
+            await asyncio.sleep(0.5)
+        await broker.tables.persist()
+
+    async def kill_again(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(3)
+        await broker.tables.persist()
+
+    async def pop(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(10)
+        assert set((await PopRig(broker).pop()).bodies) <= {b"c"}
+
+    run_lives(overtake, *[kill_again] * (lives - 2), pop)
 
 
 def test_message_that_was_revived_before_a_kill_is_not_in_flight_after_it() -> None:

@@ -2,13 +2,23 @@
 
 Until it is complete, a receipt handle that is not known may be a valid one: its ack is stored
 without regard to checkpoints, and a change waits. Pops need not wait.
+
+Early acks
+----------
+When a checkpoint is due, the timer leaves it out if all its messages are acknowledged, and then its
+acks too. An ack may be delivered nevertheless: when the clock is set forward, many slots are due
+together, and it may overtake the decision on its checkpoint. The revive queue passes such an ack,
+because its checkpoint does not come any more. But after a kill it may come: the timer decides again
+on what its files do not count as done, and does not deliver again what it had delivered. So these
+acks are looked up at a start, in the part of the revive queues that the timer's files do not count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kourou.broker.context import BrokerContext
@@ -20,13 +30,15 @@ from kourou.broker.popping.checkpoint import (
     key_of_ack,
 )
 from kourou.broker.popping.in_flight import DueCopies, InFlight
+from kourou.broker.popping.java_checkpoints import queue_records
 from kourou.broker.popping.revive import Revives, is_served
 from kourou.broker.popping.revive_log import REVIVE_PREFIX, log_end_of
 from kourou.broker.timer.timers import Timers
 from kourou.errors import MalformedBodyError, MalformedMessageError, ServiceNotAvailableError
-from kourou.model.properties import TAGS
+from kourou.model.properties import TAGS, decode_properties
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.popping.revive_records import CHECKPOINT_TAG, decode_ack, decode_checkpoint
+from kourou.store.reader import StoreReader
 from kourou.store.timer.timer_record import TimerRecord, read_timer_record
 
 log = logging.getLogger(__name__)
@@ -126,6 +138,24 @@ class InFlightRecovery:
         """Refuse requests that wait: the broker stops."""
         self._completed.set()
 
+    async def note_early_acks(self) -> None:
+        """Look up early acks after a kill; to be called before messages are revived.
+
+        Raises:
+            OSError: the log cannot be read.
+        """
+        delivered_from = self._timers.storage.delivered_from
+        if delivered_from is None:
+            return
+        acked = await self._offload(
+            find_early_acks,
+            self._reader,
+            self._revives.next_offsets,
+            delivered_from,
+            self._broker_name,
+        )
+        self._revives.note_early_acked(acked)
+
     async def _recover_waiting(self) -> list[WaitingAck]:
         """Add the checkpoints that wait in the wheel; return the acks that do.
 
@@ -144,6 +174,7 @@ class InFlightRecovery:
                     if isinstance(record, WaitingAck):
                         acks.append(record)
                     elif is_served(record, self._context):
+                        self._revives.ack_early(record)
                         self._in_flight.add(record)
                         self._ack_revived(record, revive_queue)
                 await asyncio.sleep(0)
@@ -198,3 +229,53 @@ def read_revive_record(timer: TimerRecord, broker_name: str) -> PopCheckpoint | 
         return checkpoint_of(decode_checkpoint(body), broker_name, log_end_of(timer.properties))
     ack = decode_ack(body)
     return WaitingAck(key_of_ack(ack, broker_name), ack.offsets)
+
+
+def find_early_acks(
+    reader: StoreReader,
+    next_offsets: Mapping[tuple[str, int], int],
+    delivered_from: int,
+    broker_name: str,
+) -> dict[CheckpointKey, set[int]]:
+    """Return the acknowledged queue offsets of checkpoints that do not precede their acks.
+
+    May wait for the device. A checkpoint before `delivered_from` may be among them: it is not
+    delivered again.
+
+    Args:
+        reader: reads the store.
+        next_offsets: by revive queue: the offset of the first record that is read anyway.
+        delivered_from: the log position from which the timer's files may lack deliveries.
+        broker_name: of records that name none.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    found: dict[CheckpointKey, set[int]] = {}
+    for (topic, queue_id), end in next_offsets.items():
+        checkpoints: set[CheckpointKey] = set()
+        first = _first_from(reader, topic, queue_id, end, delivered_from)
+        for header, record in queue_records(reader, topic, queue_id, first, end):
+            try:
+                body = header.body(record)
+                if decode_properties(header.properties(record)).get(TAGS) == CHECKPOINT_TAG:
+                    checkpoints.add(checkpoint_of(decode_checkpoint(body), broker_name).key)
+                    continue
+                ack = decode_ack(body)
+            except (MalformedBodyError, MalformedMessageError):
+                continue  # logged when it was read first
+            key = key_of_ack(ack, broker_name)
+            if key not in checkpoints:
+                found.setdefault(key, set()).update(ack.offsets)
+    return found
+
+
+def _first_from(reader: StoreReader, topic: str, queue_id: int, end: int, position: int) -> int:
+    """Return the first offset whose record is at or after a log position; `end` without one."""
+
+    def position_of(offset: int) -> int:
+        entry = reader.entry(topic, queue_id, offset)
+        return -1 if entry is None else entry.physical_offset
+
+    offsets = range(reader.min_offset(topic, queue_id), end)
+    return offsets.start + bisect_left(offsets, position, key=position_of)

@@ -81,15 +81,18 @@ def find_java_checkpoints(reader: StoreReader, age_ms: int) -> list[JavaCheckpoi
 
 
 def queue_records(
-    reader: StoreReader, topic: str, queue_id: int, first: int
+    reader: StoreReader, topic: str, queue_id: int, first: int, end: int | None = None
 ) -> Iterator[tuple[RecordHeader, bytes]]:
     """Yield the records of a queue from an offset on, without damaged ones; may wait.
+
+    Ends before offset `end`, or at the end of the queue.
 
     Raises:
         OSError: the log cannot be read.
     """
     start = max(first, reader.min_offset(topic, queue_id))
-    for offset in range(start, reader.max_offset(topic, queue_id)):
+    queue_end = reader.max_offset(topic, queue_id)
+    for offset in range(start, queue_end if end is None else min(end, queue_end)):
         entry = reader.entry(topic, queue_id, offset)
         record = None if entry is None else reader.read_record(entry.physical_offset)
         if record is not None:

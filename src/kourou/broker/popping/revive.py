@@ -77,6 +77,7 @@ class ReviveParts:
         writer: tells whether an ack of a checkpoint is being stored.
         recovery_is_complete: whether the checkpoints from before the start are all known.
         revived: messages that were revived before a kill, by their checkpoint.
+        early_acked: messages whose ack the timer delivered before a kill, but not their checkpoint.
         releasing: checkpoints whose messages are being made visible before their time.
     """
 
@@ -89,6 +90,7 @@ class ReviveParts:
     counts: PopCounts
     recovery_is_complete: Callable[[], bool]
     revived: dict[CheckpointKey, set[int]] = field(default_factory=dict)
+    early_acked: dict[CheckpointKey, set[int]] = field(default_factory=dict)
     releasing: set[CheckpointKey] = field(default_factory=set)
 
 
@@ -134,6 +136,14 @@ class Revives:
         """
         self._parts.revived.update(revived)
         self._recovered_position = log_position
+
+    def note_early_acked(self, acked: Mapping[CheckpointKey, set[int]]) -> None:
+        """Note messages whose ack was delivered before a kill; the queues do not read it again."""
+        self._parts.early_acked.update(acked)
+
+    def ack_early(self, checkpoint: PopCheckpoint) -> None:
+        """Acknowledge the messages of a checkpoint that `note_early_acked` named."""
+        checkpoint.ack_all(self._parts.early_acked.get(checkpoint.key, ()))
 
     def revived_before(self, key: CheckpointKey) -> set[int]:
         """Return the offsets of a checkpoint's messages that were revived before a kill."""
@@ -453,7 +463,8 @@ class ReviveLoop:
                     log_end_of(properties),
                 )
                 self._parts.counts.on_read(CHECKPOINT, checkpoint.key, self.queue_id)
-                checkpoint.ack_all(self._parts.revived.get(checkpoint.key, ()))
+                for settled in (self._parts.revived, self._parts.early_acked):
+                    checkpoint.ack_all(settled.get(checkpoint.key, ()))
                 is_known = self._parts.recovery_is_complete()
                 if not is_known and is_served(checkpoint, self._parts.context):
                     self._parts.in_flight.add(checkpoint)

@@ -37,6 +37,7 @@ class TimerStorage:
         scan_from: returns the log position from which deliveries may be missing in the files.
         delivered: deliveries found at the start that the files do not have.
         delivered_until_ms: store time of the last of these by the clock at that time; 0 for none.
+        delivered_from: log position from which they were looked up; None if there can be none.
         recalled: recalls found at the start that were due to be rolled while the broker was down:
             in the wheel they may come after the messages that they recall.
     """
@@ -56,6 +57,7 @@ class TimerStorage:
         self.scan_from: Callable[[], int] = lambda: 0
         self.delivered: Counter[DeliveryKey] = Counter()
         self.delivered_until_ms = 0
+        self.delivered_from: int | None = None
         self.recalled: list[RecallKey] = []
 
     async def open(self) -> TimerFiles:
@@ -92,6 +94,7 @@ class TimerStorage:
             since_ms = files.read_at_ms - PRECISION_MS
             scan_from = position_before(self._disk, segment_bytes, since_ms)
         if scan_from is not None and scan_from < self._store.reader.written_position:
+            self.delivered_from = scan_from
             delivered = delivered_since(self._disk, segment_bytes, scan_from)
             self.delivered, self.delivered_until_ms = delivered
         if files.scan_from is None:
