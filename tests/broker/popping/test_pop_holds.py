@@ -11,6 +11,7 @@ import pytest
 
 from kourou.broker.popping.pop_holds import (
     ALL_QUEUES,
+    EXPIRED_MAX,
     SERVED_MAX,
     HoldLimits,
     HoldResult,
@@ -249,6 +250,35 @@ def test_deleted_topic_and_stopped_group_end_all_their_requests() -> None:
         await turn()
         assert sorted(served) == ["T g", "T h", "U g"]
         assert len(holds) == 0
+
+    in_loop(test())
+
+
+def test_requests_that_expire_together_are_served_in_several_iterations() -> None:
+    async def test() -> None:
+        holds = table(per_key=10_000)
+        count = 3 * SERVED_MAX
+        for number in range(count):
+            hold(holds, f"{number}", wait_ms=95)
+        await asyncio.sleep(0.094)
+        most = before = 0
+        while len(served) < count:
+            await asyncio.sleep(0 if served else 0.001)
+            most, before = max(most, len(served) - before), len(served)
+        assert most == EXPIRED_MAX
+        assert served == [str(number) for number in range(count)]
+
+    in_loop(test())
+
+
+def test_request_with_the_tick_of_one_that_was_woken_expires_on_time() -> None:
+    async def test() -> None:
+        holds = table()
+        hold(holds, "woken", wait_ms=500)
+        holds.on_arrivals([News()])
+        hold(holds, "late", wait_ms=500)
+        await asyncio.sleep(0.530)
+        assert served == ["woken", "late"]
 
     in_loop(test())
 
