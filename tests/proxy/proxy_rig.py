@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from enum import Enum
 from typing import Any, Final
 
 from kourou.broker.config import BrokerConfig
@@ -21,7 +23,7 @@ from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType
 from kourou.proxy.server import Proxy
 from kourou.proxy.times import duration, timestamp
-from kourou.remoting.network import Address
+from kourou.remoting.network import Address, ProtocolFactory
 from kourou.remoting.runtime import Runtime
 from kourou.store.config import StoreConfig
 from kourou.testing.clock import EPOCH_MS
@@ -39,6 +41,17 @@ TOPIC: Final = "Orders"
 GROUP: Final = "billing"
 LONG_POLL_S: Final = 5
 RECEIVE_S: Final = 9.0
+
+
+class Mode(Enum):
+    """Modes of the proxy."""
+
+    LOCAL = "local"
+    CLUSTER = "cluster"
+
+
+MODE: ContextVar[Mode] = ContextVar("MODE", default=Mode.LOCAL)
+"""The mode of a rig that is not asked for another; see the fixture `each_mode`."""
 
 
 class Rig:
@@ -155,6 +168,12 @@ class TestClient:
 
     async def send(self, body: bytes = b"hello", topic: str = TOPIC, **system: Any) -> Any:
         """Send one message; return the entry of the answer, which must be OK."""
+        answer = await self.try_send(body, topic, **system)
+        assert answer.status.code == v2.Code.OK, answer
+        return answer.entries[0]
+
+    async def try_send(self, body: bytes = b"hello", topic: str = TOPIC, **system: Any) -> Any:
+        """Send one message; return the answer."""
         self._sent += 1
         properties = system.pop("user_properties", {})
         system.setdefault("message_id", f"{self._sent:034d}")
@@ -166,21 +185,20 @@ class TestClient:
             ),
             body=body,
         )
-        answer = await self.grpc.call("SendMessage", v2.SendMessageRequest(messages=[message]))
-        assert answer.status.code == v2.Code.OK, answer
-        return answer.entries[0]
+        return await self.grpc.call("SendMessage", v2.SendMessageRequest(messages=[message]))
 
     def receiving(self, topic: str = TOPIC, **terms: Any) -> ClientCall:
         """Begin a receive with auto renewal, unless `terms` has an invisible duration in ms."""
         invisible_ms = terms.pop("invisible_ms", None)
         expression = terms.pop("expression", "*")
         kind = terms.pop("filter_type", v2.FilterType.TAG)
+        broker = terms.pop("broker", "broker-a")
         if invisible_ms is not None:
             terms["invisible_duration"] = duration(invisible_ms)
         asked = v2.ReceiveMessageRequest(
             group=v2.Resource(name=self.group),
             message_queue=v2.MessageQueue(
-                topic=v2.Resource(name=topic), id=-1, broker=v2.Broker(name="broker-a")
+                topic=v2.Resource(name=topic), id=-1, broker=v2.Broker(name=broker)
             ),
             filter_expression=v2.FilterExpression(type=kind, expression=expression),
             auto_renew=invisible_ms is None,
@@ -193,11 +211,15 @@ class TestClient:
 
     async def receive(self, topic: str = TOPIC, **terms: Any) -> list[Any]:
         """Return received messages; an empty list after a poll without any."""
+        status, messages = await self.try_receive(topic, **terms)
+        assert status.code in (v2.Code.OK, v2.Code.MESSAGE_NOT_FOUND), status
+        return messages
+
+    async def try_receive(self, topic: str = TOPIC, **terms: Any) -> tuple[Any, list[Any]]:
+        """Return the status of a receive, and its messages."""
         answers = await self.receiving(topic, **terms).rest()
-        code = answers[0].status.code
-        assert code in (v2.Code.OK, v2.Code.MESSAGE_NOT_FOUND), answers[0]
         assert answers[-1].HasField("delivery_timestamp")
-        return [answer.message for answer in answers[1:-1]]
+        return answers[0].status, [answer.message for answer in answers[1:-1]]
 
     async def ack(self, *messages: Any, topic: str = TOPIC) -> list[int]:
         """Acknowledge messages; return the codes of the entries."""
@@ -243,9 +265,18 @@ async def proxy_rig(
     epoch_ms: int = EPOCH_MS,
     advertised: Host | None = None,
     metadata: Metadata | None = None,
+    mode: Mode | None = None,
     **options: Any,
 ) -> AsyncIterator[Rig]:
-    """Run the servers; `options` are those of the broker, `metadata` that of the broker if None."""
+    """Run the servers.
+
+    Args:
+        epoch_ms: time of the start.
+        advertised: of the proxy.
+        metadata: of the proxy; None: that of its mode.
+        mode: of the proxy; None: `MODE`.
+        options: of the broker.
+    """
     network = MemoryNetwork(0)
     runtime = sim_runtime(0, network, epoch_ms)
     namesrv = NameServer(NamesrvConfig(listen=_NAMESRV[0], port=_NAMESRV[1]), runtime)
@@ -260,17 +291,13 @@ async def proxy_rig(
     loop = asyncio.get_running_loop()
     broker = Broker(config, SimDisk(0), runtime, lambda _: SimFlusher(loop, 0))
     await broker.start()
-    context = broker.components.context
-    proxy = Proxy(
-        network,
-        Cluster(
-            runtime,
-            config.namesrv_addr,
-            metadata or LocalMetadata(context.topics, context.groups),
-            {broker.address: broker.create_connection},
-        ),
-        advertised=advertised,
-    )
+    local: dict[Address, ProtocolFactory] | None = None
+    if (mode or MODE.get()) is Mode.LOCAL:
+        context = broker.components.context
+        metadata = metadata or LocalMetadata(context.topics, context.groups)
+        local = {broker.address: broker.create_connection}
+    cluster = Cluster(runtime, config.namesrv_addr, metadata, local)
+    proxy = Proxy(network, cluster, advertised=advertised)
     await proxy.start(PROXY)
     rig = Rig(broker, proxy, runtime, network)
     try:

@@ -1,4 +1,4 @@
-"""Replays the recorded calls of a proxy with the broker inside, in the order of their session.
+"""Replays the recorded calls of a proxy in one of its modes, in the order of their session.
 
 Handles and log positions differ in every session: those of the recording are replaced by those that
 the replay received for the same messages.
@@ -18,9 +18,9 @@ from kourou.proxy.pb import v2
 from kourou.testing.loop import run_virtual
 from tests.golden_calls import Call, calls
 from tests.proxy.grpc_client import METHODS, ClientCall, GrpcClient
-from tests.proxy.proxy_rig import PROXY, Rig, proxy_rig
+from tests.proxy.proxy_rig import PROXY, Mode, Rig, proxy_rig
 
-STARTED_MS: Final = 1_795_228_880_000
+_STARTED_MS: Final = {Mode.LOCAL: 1_795_228_880_000, Mode.CLUSTER: 1_795_228_200_000}
 """Some seconds before the first recorded call."""
 _SESSION: Final = "_session"
 _FED: Final = ("ReceiveMessage_batch_64", "ReceiveMessage_fifo")
@@ -136,24 +136,28 @@ class Outcome:
 
 
 @cache
-def replayed() -> dict[str, Outcome]:
-    """Return the outcomes of all recorded calls, by their names without `local/`."""
+def replayed(mode: Mode) -> dict[str, Outcome]:
+    """Return the outcomes of all recorded calls, by their names without the mode."""
 
     async def main() -> dict[str, Outcome]:
-        async with proxy_rig(epoch_ms=STARTED_MS, max_message_size_bytes=8 * 1024 * 1024) as rig:
-            return await _Replay(rig).run()
+        limit = 8 * 1024 * 1024
+        async with proxy_rig(
+            epoch_ms=_STARTED_MS[mode], mode=mode, max_message_size_bytes=limit
+        ) as rig:
+            return await _Replay(rig, mode).run()
 
     return run_virtual(main(), limit_s=600.0)
 
 
-def recorded(name: str) -> Call:
+def recorded(mode: Mode, name: str) -> Call:
     """Return a recorded call."""
-    return calls()[f"local/{name}"]
+    return calls()[f"{mode.value}/{name}"]
 
 
-def names() -> list[str]:
+def names(mode: Mode) -> list[str]:
     """Return the names of all calls, in the order of the replay."""
-    every = [name.removeprefix("local/") for name in calls() if name.startswith("local/")]
+    prefix = f"{mode.value}/"
+    every = [name.removeprefix(prefix) for name in calls() if name.startswith(prefix)]
     rpcs = ("QueryRoute", "QueryAssignment")
     routes = [name for name in every if name.startswith(rpcs)]
     unknown = [name for name in every if name.endswith("_any")]
@@ -164,16 +168,17 @@ def names() -> list[str]:
     lite = [name for name in every if "lite" in name.lower() and not name.startswith("SendMessage")]
     lite.sort(key=lambda name: not name.endswith(_SESSION))
     order = [*routes, *unknown, *_SENDS_FIRST, *streams]
-    order += sorted(set(sends) - set(_SENDS_FIRST) - set(_TRANSACTIONS), key=_message_id)
+    others = set(sends) - set(_SENDS_FIRST) - set(_TRANSACTIONS)
+    order += sorted(others, key=lambda name: _message_id(mode, name))
     order += [f"RecallMessage_{case}" for case in _RECALLS]
     order += [*_CONSUMES, *lite, *_TRANSACTIONS, *_ENDS]
     assert sorted(order) == sorted(every), set(order) ^ set(every)
     return order
 
 
-def _message_id(name: str) -> tuple[str, str]:
+def _message_id(mode: Mode, name: str) -> tuple[str, str]:
     """Return the id of the first message, by which recorded sends are in order, and the name."""
-    asked = v2.SendMessageRequest.FromString(recorded(name).request)
+    asked = v2.SendMessageRequest.FromString(recorded(mode, name).request)
     return asked.messages[0].system_properties.message_id if asked.messages else "", name
 
 
@@ -182,11 +187,13 @@ class _Replay:
     """One replay.
 
     Attributes:
+        mode: of the proxy.
         handles: those of the replay by those of the recording.
         positions: of messages in the log, as texts, likewise.
     """
 
     rig: Rig
+    mode: Mode
     handles: dict[str, str] = field(default_factory=dict)
     positions: dict[str, str] = field(default_factory=dict)
     sessions: dict[str, ClientCall] = field(default_factory=dict)
@@ -195,7 +202,7 @@ class _Replay:
         await self._create()
         client = await GrpcClient.connect(self.rig.network, PROXY)
         outcomes = {}
-        for name in names():
+        for name in names(self.mode):
             if name == "ReceiveMessage_no_settings":
                 await self._feed(client)
             await asyncio.sleep(_WAITS.get(name, 0))
@@ -225,7 +232,7 @@ class _Replay:
     async def _feed(self, client: GrpcClient) -> None:
         """Send the messages that the recorded receives return."""
         for name in _FED:
-            for data in recorded(name).responses[1:-1]:
+            for data in recorded(self.mode, name).responses[1:-1]:
                 message = v2.ReceiveMessageResponse.FromString(data).message
                 properties = message.system_properties
                 properties.ClearField("delivery_attempt")
@@ -241,7 +248,7 @@ class _Replay:
 
     async def _stream(self, client: GrpcClient, name: str) -> Outcome:
         """Send what the recorded client sent; the stream of a session remains open."""
-        recording = recorded(name)
+        recording = recorded(self.mode, name)
         call = client.open("Telemetry", None, recording.metadata)
         answers = []
         for part in recording.parts:
@@ -263,7 +270,7 @@ class _Replay:
         return outcome
 
     async def _call(self, client: GrpcClient, name: str) -> Outcome:
-        recording = recorded(name)
+        recording = recorded(self.mode, name)
         asked = METHODS[recording.rpc].request.FromString(recording.request)
         if name == "EndTransaction_after_server_check":
             self.check = await self.sessions["Telemetry_transaction_session"].next()

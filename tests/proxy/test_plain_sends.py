@@ -106,14 +106,16 @@ def test_a_call_without_client_id_is_refused() -> None:
     with_rig(test)
 
 
-def test_message_whose_connection_to_the_broker_is_lost_is_sent_again() -> None:
+def test_loss_of_the_connection_to_the_broker_is_answered() -> None:
     async def test(rig: Rig) -> None:
         producer = await warm(rig)
         call = await in_flight(rig, producer)
         for connection in rig.proxy.cluster.pool.connections():
             connection.abort("test")
         answer = await call.next()
-        assert answer.status.code == Code.OK
+        assert answer.status.code == Code.INTERNAL_SERVER_ERROR
+        assert "connection" in answer.status.message
+        assert await producer.send()
 
     with_rig(test)
 

@@ -13,6 +13,8 @@ from kourou.proxy.pb.v2 import ClientType, Code, MessageType, TransactionResolut
 from kourou.proxy.times import timestamp
 from tests.proxy.proxy_rig import Rig, TestClient, with_rig
 
+pytestmark = pytest.mark.usefixtures("each_mode")
+
 PAYMENTS = "Payments"
 LATER = "Later"
 

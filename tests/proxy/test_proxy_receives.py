@@ -13,6 +13,8 @@ from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
 from tests.proxy.proxy_rig import GROUP, Rig, with_rig
 
+pytestmark = pytest.mark.usefixtures("each_mode")
+
 SIMPLE = ClientType.SIMPLE_CONSUMER
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.proxy.pb.v2 import Code
 from tests.proxy.grpc_client import METHODS
+from tests.proxy.proxy_rig import Mode
 from tests.proxy.recorded_session import names, recorded, replayed
 
 _VOLATILE: Final = frozenset(
@@ -20,7 +22,7 @@ _VOLATILE: Final = frozenset(
 _JAVA_STACK: Final = "RocketMQ's text is an exception of Java with a line of its source"
 _REMEDY: Final = "our text names the value and the remedy"
 _UNKNOWN_TOPIC: Final = "our text names the name servers and the remedy"
-OTHER_TEXTS: Final = {
+_TEXTS: Final = {
     "AckMessage_bad_handle": _JAVA_STACK,
     "AckMessage_bad_handle_eight_words": _JAVA_STACK,
     "AckMessage_empty_handle": _JAVA_STACK,
@@ -31,53 +33,97 @@ OTHER_TEXTS: Final = {
     "QueryRoute_unknown_topic": _UNKNOWN_TOPIC,
     "RecallMessage_bad_handle": _REMEDY,
     "RecallMessage_empty_handle": _REMEDY,
-    "ReceiveMessage_lite": _JAVA_STACK,
     "ReceiveMessage_no_deadline": _JAVA_STACK,
     "ReceiveMessage_no_settings": _JAVA_STACK,
+}
+OTHER_TEXTS: Final = {
+    Mode.LOCAL: {**_TEXTS, "ReceiveMessage_lite": _JAVA_STACK},
+    Mode.CLUSTER: {**_TEXTS, "ReceiveMessage_unknown_topic": _UNKNOWN_TOPIC},
 }
 """Calls whose codes are as recorded, and whose texts are not: the reason."""
 
 _NO_TOPIC: Final = "an unknown topic is reported as such, not as an internal error"
-_NO_LITE: Final = "lite topics are refused; RocketMQ accepts them, and cannot deliver them here"
-OTHER_CODES: Final[dict[str, tuple[list[list[int]], str]]] = {
+_NO_LITE: Final = "lite topics are refused until the broker has them"
+_CODES: Final[dict[str, tuple[list[list[int]], str]]] = {
     "AckMessage_unknown_topic": ([[Code.TOPIC_NOT_FOUND] * 2], _NO_TOPIC),
     "ForwardMessageToDeadLetterQueue_unknown_topic": ([[Code.TOPIC_NOT_FOUND]], _NO_TOPIC),
     "Heartbeat_lite_push_consumer": ([[Code.UNRECOGNIZED_CLIENT_TYPE]], _NO_LITE),
-    "ReceiveMessage_unknown_topic": ([[Code.TOPIC_NOT_FOUND], []], _NO_TOPIC),
     **{
         f"SendMessage_{case}": ([[Code.INTERNAL_SERVER_ERROR]], _NO_LITE)
         for case in ("lite", "lite_0", "lite_1", "lite_2")
     },
 }
+OTHER_CODES: Final[dict[Mode, dict[str, tuple[list[list[int]], str]]]] = {
+    Mode.LOCAL: {
+        **_CODES,
+        "ReceiveMessage_unknown_topic": ([[Code.TOPIC_NOT_FOUND], []], _NO_TOPIC),
+    },
+    Mode.CLUSTER: {
+        **_CODES,
+        "ReceiveMessage_lite": ([[Code.INTERNAL_SERVER_ERROR], []], _NO_LITE),
+    },
+}
 """Calls whose codes are not as recorded: ours, and the reason."""
+
+
+def _statuses(mode: Mode, reason: str) -> dict[str, tuple[GrpcStatus, str]]:
+    return {
+        "Telemetry_lite_push_consumer_session": (GrpcStatus.INTERNAL, _NO_LITE),
+        **{
+            name: (GrpcStatus.UNIMPLEMENTED, reason)
+            for name in names(mode)
+            if name.startswith("SyncLiteSubscription")
+        },
+    }
+
 
 _NO_SYNC: Final = "the method fails in every call of the recording"
 OTHER_GRPC_STATUSES: Final = {
-    "Telemetry_consumer_settings_unknown_group": (
-        GrpcStatus.OK, "a consumer creates its group (autoCreateSubscriptionGroup)",
-    ),
-    "Telemetry_lite_push_consumer_session": (GrpcStatus.INTERNAL, _NO_LITE),
-    **{
-        name: (GrpcStatus.UNIMPLEMENTED, _NO_SYNC)
-        for name in names()
-        if name.startswith("SyncLiteSubscription")
+    Mode.LOCAL: {
+        **_statuses(Mode.LOCAL, _NO_SYNC),
+        "Telemetry_consumer_settings_unknown_group": (
+            GrpcStatus.OK, "a consumer creates its group (autoCreateSubscriptionGroup)",
+        ),
     },
+    Mode.CLUSTER: _statuses(Mode.CLUSTER, _NO_LITE),
 }  # fmt: skip
 """Calls that end with another status of gRPC: ours, and the reason."""
 
-OTHER_FIELDS: Final = {
+_FIELDS: Final = {
     "SendMessage_batch_of_two": "the id of a batch is that of its first message",
     "QueryRoute_domain_endpoints": "endpoints are those by which the client reached the proxy",
     "Telemetry_transaction_session": "queues of sends are chosen at random",
 }
+_REACHED: Final = "a request without endpoints gets the address that it came to, not none"
+OTHER_FIELDS: Final = {
+    Mode.LOCAL: _FIELDS,
+    Mode.CLUSTER: {
+        **_FIELDS,
+        "QueryRoute_no_endpoints": _REACHED,
+        "QueryRoute_empty_endpoints": _REACHED,
+    },
+}
 """Calls whose statuses are as recorded, and other fields are not: the reason."""
-_OTHER: Final = OTHER_TEXTS.keys() | OTHER_CODES.keys() | OTHER_GRPC_STATUSES.keys()
 
 
-def expected(name: str) -> list[Any]:
+def _cases(chosen: Callable[[Mode], Iterable[str]]) -> list[Any]:
+    """Return a test's parameters: each mode, and the names that are chosen in it."""
+    return [
+        pytest.param(mode, name, id=f"{mode.value}-{name}")
+        for mode in Mode
+        for name in sorted(chosen(mode))
+    ]
+
+
+def _others(mode: Mode) -> set[str]:
+    return {*OTHER_TEXTS[mode], *OTHER_CODES[mode], *OTHER_GRPC_STATUSES[mode]}
+
+
+def expected(mode: Mode, name: str) -> list[Any]:
     """Return the recorded answers."""
-    response = METHODS[recorded(name).rpc].response
-    return [response.FromString(data) for data in recorded(name).responses]
+    recording = recorded(mode, name)
+    response = METHODS[recording.rpc].response
+    return [response.FromString(data) for data in recording.responses]
 
 
 def codes(messages: list[Any]) -> list[list[int]]:
@@ -109,31 +155,35 @@ def stable(message: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in names() if name not in _OTHER | OTHER_FIELDS.keys()]
+    ("mode", "name"),
+    _cases(lambda mode: set(names(mode)) - _others(mode) - OTHER_FIELDS[mode].keys()),
 )
-def test_answer_is_as_recorded(name: str) -> None:
-    outcome, recording = replayed()[name], recorded(name)
+def test_answer_is_as_recorded(mode: Mode, name: str) -> None:
+    outcome, recording = replayed(mode)[name], recorded(mode, name)
     assert outcome.status is not None
     assert outcome.status.name == recording.grpc_status
     assert outcome.text == (recording.grpc_details or "")
-    assert list(map(stable, outcome.answers)) == list(map(stable, expected(name)))
+    assert list(map(stable, outcome.answers)) == list(map(stable, expected(mode, name)))
 
 
-@pytest.mark.parametrize("name", sorted(OTHER_TEXTS.keys() | OTHER_FIELDS.keys()))
-def test_codes_are_as_recorded_where_texts_differ(name: str) -> None:
-    outcome = replayed()[name]
-    assert codes(outcome.answers) == codes(expected(name))
-    assert list(map(stable, outcome.answers)) != list(map(stable, expected(name)))
+@pytest.mark.parametrize(
+    ("mode", "name"), _cases(lambda mode: OTHER_TEXTS[mode].keys() | OTHER_FIELDS[mode].keys())
+)
+def test_codes_are_as_recorded_where_texts_differ(mode: Mode, name: str) -> None:
+    answers = replayed(mode)[name].answers
+    assert codes(answers) == codes(expected(mode, name))
+    assert list(map(stable, answers)) != list(map(stable, expected(mode, name)))
 
 
-@pytest.mark.parametrize("name", OTHER_CODES)
-def test_codes_differ_as_intended(name: str) -> None:
-    ours, reason = OTHER_CODES[name]
-    assert codes(replayed()[name].answers) == ours != codes(expected(name)), reason
+@pytest.mark.parametrize(("mode", "name"), _cases(OTHER_CODES.__getitem__))
+def test_codes_differ_as_intended(mode: Mode, name: str) -> None:
+    ours, reason = OTHER_CODES[mode][name]
+    assert codes(replayed(mode)[name].answers) == ours != codes(expected(mode, name)), reason
 
 
-@pytest.mark.parametrize("name", OTHER_GRPC_STATUSES)
-def test_calls_end_otherwise_as_intended(name: str) -> None:
-    ours, reason = OTHER_GRPC_STATUSES[name]
-    assert replayed()[name].status is ours, reason
-    assert ours.name != recorded(name).grpc_status
+@pytest.mark.parametrize(("mode", "name"), _cases(OTHER_GRPC_STATUSES.__getitem__))
+def test_calls_end_otherwise_as_intended(mode: Mode, name: str) -> None:
+    ours, reason = OTHER_GRPC_STATUSES[mode][name]
+    outcome = replayed(mode)[name]
+    assert outcome.status is ours, reason
+    assert ours.name != recorded(mode, name).grpc_status

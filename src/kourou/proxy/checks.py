@@ -17,6 +17,7 @@ from kourou.model import properties as names
 from kourou.model.topic import (
     GROUP_LENGTH_MAX,
     TOPIC_LENGTH_MAX,
+    TopicConfig,
     is_dlq_topic,
     is_retry_topic,
     is_system_group,
@@ -37,6 +38,8 @@ _NOT_JAVA_BLANK: Final = re.compile(r"\S|[\x85\xa0\u2007\u202f]")
 MIXED: Final = "MIXED"
 """Type of a topic that accepts all types of messages."""
 UNSPECIFIED: Final = "UNSPECIFIED"
+TYPE_ATTRIBUTE: Final = "message.type"
+_TYPE_DEFAULT: Final = "NORMAL"
 
 _POLLING_CODE_SINCE: Final = "5.0.3"
 """Version of the first clients that know ILLEGAL_POLLING_TIME; compared as text."""
@@ -183,6 +186,13 @@ def check_message(message: v2.Message, limits: CallLimits, now_ms: int) -> None:
         _check_message_group(system.message_group, limits)
     if system.lite_topic:
         check_lite_topic(system.lite_topic, limits)
+
+
+def type_of_topic(config: TopicConfig | None) -> str:
+    """Return the type of a topic's messages, such as FIFO; UNSPECIFIED of an unknown topic."""
+    if config is None:
+        return UNSPECIFIED
+    return config.attributes.get(TYPE_ATTRIBUTE, _TYPE_DEFAULT).upper()
 
 
 def check_type(topic_type: str, message_type: str) -> None:

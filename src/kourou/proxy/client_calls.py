@@ -135,8 +135,9 @@ class ClientCalls:
         await client.register()
         group = None
         if client.group:
-            found = await self._cluster.metadata.group(client.group)
-            group = check_known_group(found, client.group)
+            group = await self._cluster.metadata.group(client.group)
+            if self._cluster.is_local:
+                check_known_group(group, client.group)
         return answered_settings(remembered, group, self._limits, self._defaults)
 
     # Heartbeat and termination

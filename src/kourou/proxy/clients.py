@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kourou.errors import CallRefusedError, KourouError
+from kourou.errors import CallRefusedError, KourouError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.group import ConsumeFromWhere, ConsumeType, SubscriptionGroup
 from kourou.model.subscription import SubscriptionData
@@ -96,32 +96,44 @@ class ProxyClient:
     async def register(self) -> None:
         """Register at the brokers of all topics of the settings.
 
+        A broker that does not answer is asked again by the next heartbeat of the client.
+
         Raises:
-            KourouError: a broker refused; the others were not asked.
+            KourouError: a broker refused.
         """
         body = encode_heartbeat(self._heartbeat())
-        for address in await self._addresses():
-            command = request(RequestCode.HEART_BEAT, HeartbeatRequestHeader(), body)
-            self._registered.add(address)
-            raise_for_response(
-                await self.pool.request(address, self.command(command), REQUEST_TIMEOUT_S)
-            )
+        addresses = await self._addresses()
+        self._registered.update(addresses)
+        await asyncio.gather(*(self._register_at(address, body) for address in addresses))
+
+    async def _register_at(self, address: str, body: bytes) -> None:
+        command = self.command(request(RequestCode.HEART_BEAT, HeartbeatRequestHeader(), body))
+        try:
+            answer = await self.pool.request(address, command, REQUEST_TIMEOUT_S)
+        except TransportError as error:
+            log.info("client.not_registered id=%s broker=%s reason=%s", self.id, address, error)
+            return
+        raise_for_response(answer)
 
     async def close(self) -> None:
         """Unregister at all brokers, and close the connections."""
         topics = [topic.name for topic in self.settings.publishing.topics]
-        for address in list(self._registered):
-            for producer, consumer in [*((one, None) for one in topics), (None, self.group)]:
-                if not (producer or consumer):
-                    continue
-                header = UnregisterClientRequestHeader(self.id, producer, consumer)
-                command = self.command(request(RequestCode.UNREGISTER_CLIENT, header))
-                try:
-                    await self.pool.request(address, command, REQUEST_TIMEOUT_S)
-                except KourouError as error:
-                    log.info("client.not_unregistered broker=%s reason=%s", address, error)
-                    break
+        await asyncio.gather(*(self._unregister_at(one, topics) for one in self._registered))
         await self.pool.close()
+
+    async def _unregister_at(self, address: str, topics: list[str]) -> None:
+        if self.pool.existing(address) is None:
+            return  # the broker has unregistered the client with its connection
+        for producer, consumer in [*((one, None) for one in topics), (None, self.group)]:
+            if not (producer or consumer):
+                continue
+            header = UnregisterClientRequestHeader(self.id, producer, consumer)
+            command = self.command(request(RequestCode.UNREGISTER_CLIENT, header))
+            try:
+                await self.pool.request(address, command, REQUEST_TIMEOUT_S)
+            except KourouError as error:
+                log.info("client.not_unregistered broker=%s reason=%s", address, error)
+                break
 
     def _heartbeat(self) -> HeartbeatData:
         settings = self.settings
@@ -152,12 +164,12 @@ class ProxyClient:
         found: dict[str, None] = {}
         for topic in topics:
             try:
-                route = await self._cluster.routes.get(topic, REQUEST_TIMEOUT_S)
+                route = await self._cluster.cached_route(topic)
             except KourouError as error:
                 log.debug("client.topic_without_route topic=%s reason=%s", topic, error)
                 continue
-            for queues in route.queue_datas:
-                found[await self._cluster.address(topic, queues.broker_name)] = None
+            masters = (route.master_address(one.broker_name) for one in route.queue_datas)
+            found.update((address, None) for address in masters if address is not None)
         return list(found)
 
 

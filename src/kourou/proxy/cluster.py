@@ -3,21 +3,28 @@
 In local mode the broker of the process is reached without a socket
 (`kourou.remoting.loopback`); the requests are the same. Sends of all clients share connections. A
 consumer has connections of its own, because brokers know members of a group by their connections.
+
+In cluster mode any broker may fail: its queues are avoided by sends for some seconds, and routes
+are looked up again while they are in use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
 from kourou.client.name_servers import NameServers
 from kourou.client.routes import Routes
-from kourou.errors import NoRouteError
+from kourou.client.sending.latency_fault import LatencyFaults
+from kourou.errors import NoRouteError, TransportError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues, subscribe_queues
 from kourou.proxy.plain_sends import complete_stored
+from kourou.proxy.remote_metadata import RemoteMetadata
 from kourou.remoting.connection import FastPath
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits
@@ -25,10 +32,13 @@ from kourou.remoting.loopback import LoopbackNetwork
 from kourou.remoting.network import Address, ProtocolFactory
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
+from kourou.remoting.tls import TlsClientConfig
 
 REQUEST_TIMEOUT_S: Final = 3.0
 """Time for a request to a broker or a name server that is not held there."""
 ROUTES_MAX: Final = 20_000
+ROUTE_REFRESH_S: Final = 20.0
+"""Age in seconds from which a route is looked up again when it is used."""
 _PROXY: Final[Address] = ("127.0.0.1", 0)
 
 
@@ -49,6 +59,7 @@ class Cluster:
     """The brokers of one proxy. Created inside a running loop.
 
     Attributes:
+        is_local: the broker is in the process of the proxy.
         pool: connections for requests that belong to no member of a group.
         routes: routes of topics.
         metadata: settings of topics and groups.
@@ -58,27 +69,33 @@ class Cluster:
         self,
         runtime: Runtime,
         namesrv: tuple[str, ...],
-        metadata: Metadata,
-        local: Mapping[Address, ProtocolFactory],
+        metadata: Metadata | None = None,
+        local: Mapping[Address, ProtocolFactory] | None = None,
+        *,
+        tls: TlsClientConfig | None = None,
     ) -> None:
         """Connect to nothing yet.
 
         Args:
             runtime: network, clock and randomness.
             namesrv: addresses of the name servers.
-            metadata: settings of topics and groups.
+            metadata: settings of topics and groups; None: they are read from the brokers.
             local: address of each server of this process, and what creates its side of a
-                connection.
+                connection; None: the brokers are other processes.
+            tls: of connections to name servers and brokers; None: plain.
         """
         self._runtime = runtime
-        self._local = local
-        self.metadata = metadata
+        self._local = local or {}
+        self._tls = tls
+        self.is_local = local is not None
         self.pool = self.create_pool(_PROXY, {}, complete_stored)
-        self.routes = Routes(
-            NameServers(self.pool, namesrv, runtime.random),
-            int(REQUEST_TIMEOUT_S * 1000),
-            ROUTES_MAX,
-        )
+        self.name_servers = NameServers(self.pool, namesrv, runtime.random)
+        self.routes = Routes(self.name_servers, int(REQUEST_TIMEOUT_S * 1000), ROUTES_MAX)
+        self._remote = RemoteMetadata(self.pool, self.routes, runtime.random)
+        self.metadata: Metadata = metadata or self._remote
+        self._now_s = asyncio.get_running_loop().time
+        self._refreshed_s: dict[str, float] = {}
+        self._faults = LatencyFaults()
 
     def now_ms(self) -> int:
         """Return epoch milliseconds."""
@@ -96,11 +113,9 @@ class Cluster:
         """
         network = LoopbackNetwork(self._runtime.network, self._local, client)
         runtime = replace(self._runtime, network=network)
-        return ConnectionPool(runtime, handlers, ConnectionLimits(), fast_path=fast_path)
-
-    def known_route(self, topic: str) -> TopicRoute | None:
-        """Return the cached route of a topic; None if it must be looked up."""
-        return self.routes.cached(topic)
+        return ConnectionPool(
+            runtime, handlers, ConnectionLimits(), tls=self._tls, fast_path=fast_path
+        )
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the present route of a topic.
@@ -113,19 +128,76 @@ class Cluster:
             raise NoRouteError(f"No topic route info in name server for the topic: {topic}")
         return route
 
+    async def cached_route(self, topic: str) -> TopicRoute:
+        """Return the route of a topic, which may be out of date for `ROUTE_REFRESH_S`.
+
+        Raises:
+            NoRouteError: the name servers do not have the topic.
+        """
+        route = self.known_route(topic)
+        if route is None:
+            route = await self.routes.get(topic, REQUEST_TIMEOUT_S)
+            self._refreshed_s[topic] = self._now_s()
+        return route
+
+    def known_route(self, topic: str) -> TopicRoute | None:
+        """Return the cached route, which may be as old as `cached_route`'s; None without one."""
+        route = self.routes.cached(topic)
+        if route is not None:
+            now_s = self._now_s()
+            if now_s - self._refreshed_s.setdefault(topic, now_s) >= ROUTE_REFRESH_S:
+                self._refresh_soon(topic)
+        return route
+
     async def writable_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues for sends; see `publish_queues`."""
-        return publish_queues(topic, await self.routes.get(topic, REQUEST_TIMEOUT_S))
+        return publish_queues(topic, await self.cached_route(topic))
 
-    async def readable_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues for receives; see `subscribe_queues`."""
-        return subscribe_queues(topic, await self.routes.get(topic, REQUEST_TIMEOUT_S))
+    async def readable_queues(self, topic: str, broker_name: str = "") -> list[MessageQueue]:
+        """Return the queues for receives; see `subscribe_queues`.
+
+        Args:
+            topic: of the queues.
+            broker_name: the route is looked up again if it does not have this broker, which may
+                have been restarted.
+        """
+        route = await self.cached_route(topic)
+        if broker_name and route.any_address(broker_name) is None:
+            with suppress(TransportError):
+                route = await self.routes.refresh(topic, REQUEST_TIMEOUT_S)
+        return subscribe_queues(topic, route)
 
     async def address(self, topic: str, broker_name: str) -> str:
         """Return the address of a topic's broker."""
         return await self.routes.address(topic, broker_name, REQUEST_TIMEOUT_S)
 
+    def available(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        """Return the queues of brokers that did not fail lately; all if there are none."""
+        now_ms = self.now_ms()
+        brokers = {queue.broker_name for queue in queues}
+        failed = {name for name in brokers if not self._faults.is_available(name, now_ms)}
+        if not failed or failed == brokers:
+            return queues
+        return [queue for queue in queues if queue.broker_name not in failed]
+
+    @property
+    def has_failed_brokers(self) -> bool:
+        """Whether sends avoid brokers that failed lately."""
+        return self._faults.has_unavailable(self.now_ms())
+
+    def on_broker_failed(self, topic: str, broker_name: str) -> None:
+        """Avoid a broker that did not answer for some seconds, and look for its new address."""
+        self._faults.on_failed(broker_name, self.now_ms(), is_reachable=True)
+        self._refresh_soon(topic)
+
+    def _refresh_soon(self, topic: str) -> None:
+        if len(self._refreshed_s) > ROUTES_MAX:
+            self._refreshed_s.clear()
+        self._refreshed_s[topic] = self._now_s()
+        self.routes.refresh_soon(topic)
+
     async def close(self) -> None:
         """Close the shared connections."""
+        self._remote.close()
         self.routes.close()
         await self.pool.close()

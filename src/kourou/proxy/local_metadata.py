@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from kourou.broker.groups import Groups
 from kourou.broker.topics import Topics
 from kourou.model.group import SubscriptionGroup
-from kourou.proxy.checks import UNSPECIFIED
-
-TYPE_ATTRIBUTE: Final = "message.type"
-_NORMAL: Final = "NORMAL"
+from kourou.proxy.checks import type_of_topic
 
 
 class LocalMetadata:
@@ -24,10 +19,7 @@ class LocalMetadata:
         return self.known_topic_type(topic)
 
     def known_topic_type(self, topic: str) -> str:
-        found = self._topics.get(topic)
-        if found is None:
-            return UNSPECIFIED
-        return found.attributes.get(TYPE_ATTRIBUTE, _NORMAL).upper()
+        return type_of_topic(self._topics.get(topic))
 
     async def group(self, name: str) -> SubscriptionGroup | None:
         return self._groups.find(name)

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from kourou.client.sending.send_plans import SendFrames
-from kourou.errors import ConnectionLostError, KourouError, TransportError
+from kourou.errors import KourouError, TransportError
 from kourou.http2.calls import Call
+from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
@@ -27,7 +28,8 @@ from kourou.proxy.convert import NORMAL, send_result
 from kourou.proxy.metadata import CLIENT_ID
 from kourou.proxy.pb import v2
 from kourou.proxy.plain_requests import Shapes, read_plain
-from kourou.proxy.status import local_error_status, ok, status
+from kourou.proxy.queue_choice import Turns
+from kourou.proxy.status import ok, status
 from kourou.proxy.varints import encode_varint
 from kourou.remoting.connection import Connection
 from kourou.remoting.pending import PendingRequest
@@ -88,14 +90,19 @@ class Brokers(Protocol):
     @property
     def metadata(self) -> TopicTypes: ...
 
+    @property
+    def has_failed_brokers(self) -> bool: ...
+
     def known_route(self, topic: str) -> TopicRoute | None: ...
+
+    def on_broker_failed(self, topic: str, broker_name: str) -> None: ...
 
 
 class _Target(NamedTuple):
     """One queue of a topic, and the frame template of its broker."""
 
     address: str
-    queue_id: int
+    queue: MessageQueue
     frames: SendFrames
 
 
@@ -113,23 +120,28 @@ class PlainSend(PendingRequest[None]):
         sends: the fast path.
         call: its call, and the bytes of its request.
         message_id: of its message.
+        queue: the destination.
     """
 
-    __slots__ = ("call", "data", "message_id", "sends")
+    __slots__ = ("call", "data", "message_id", "queue", "sends")
 
-    def __init__(self, sends: PlainSends, call: Call, data: bytes, message_id: bytes) -> None:
+    def __init__(
+        self, sends: PlainSends, call: Call, data: bytes, message_id: bytes, queue: MessageQueue
+    ) -> None:
         super().__init__(loop=sends.loop)
         self.sends = sends
         self.call = call
         self.data = data
         self.message_id = message_id
+        self.queue = queue
         self.code = _CODE
         self.timeout_s = TIMEOUT_S
 
     def on_answer(self, answer: RemotingCommand) -> None:
         """Handle an answer that `complete_stored` has left: refusals, mostly."""
-        if answer.code == ResponseCode.GO_AWAY:
-            self._send_again()
+        if answer.code == ResponseCode.GO_AWAY:  # it was not served
+            if self.call.is_active:
+                self.sends.in_general(self.call, self.data)
             return
         try:
             entry = send_result(answer, self.message_id.decode())
@@ -140,17 +152,11 @@ class PlainSend(PendingRequest[None]):
         self.call.reply(response.SerializeToString())
 
     def on_failure(self, error: TransportError) -> None:
-        if isinstance(error, ConnectionLostError):
-            self._send_again()
-        else:
-            self._fail(error)
-
-    def _send_again(self) -> None:
-        if self.call.is_active:
-            self.sends.in_general(self.call, self.data)
+        self.sends.brokers.on_broker_failed(self.queue.topic, self.queue.broker_name)
+        self._fail(error)  # the broker may have stored the message
 
     def _fail(self, error: Exception) -> None:
-        response = v2.SendMessageResponse(status=local_error_status(error))
+        response = v2.SendMessageResponse(status=self.sends.failure(error))
         self.call.reply(response.SerializeToString())
 
 
@@ -159,7 +165,9 @@ class PlainSends:
 
     Attributes:
         loop: the event loop.
+        brokers: those of the proxy.
         in_general: serves all others, and those that must be sent again.
+        failure: returns the status for an error.
         count: number of plain sends.
     """
 
@@ -167,8 +175,9 @@ class PlainSends:
         self,
         brokers: Brokers,
         limits: CallLimits,
-        turns: Iterator[int],
+        turns: Turns,
         in_general: SendInGeneral,
+        failure: Callable[[Exception], v2.Status],
     ) -> None:
         """Create the fast path.
 
@@ -177,10 +186,12 @@ class PlainSends:
             limits: of the values in calls.
             turns: numbers that grow with each send of the proxy; shared with the general path.
             in_general: serves a call on the general path.
+            failure: the status for an error of a send.
         """
         self.loop = asyncio.get_running_loop()
         self.in_general = in_general
-        self._brokers = brokers
+        self.failure = failure
+        self.brokers = brokers
         self._shapes = Shapes(limits)
         self._turns = turns
         self._body_bytes_max = limits.body_bytes_max or (1 << 62)
@@ -198,32 +209,33 @@ class PlainSends:
         if plain is None or len(plain.body) > self._body_bytes_max or not _has_client_id(call):
             return False
         shape = self._shapes.get(plain, call.connection.remote_address[0])
-        if shape is None or self._brokers.metadata.known_topic_type(shape.topic) != NORMAL:
+        if shape is None or self.brokers.metadata.known_topic_type(shape.topic) != NORMAL:
             return False
         plan = self._plan(shape.topic)
-        if plan is None or not plan.targets:
+        if plan is None or not plan.targets or self.brokers.has_failed_brokers:
             return False
-        target = plan.targets[next(self._turns) % len(plan.targets)]
-        connection = self._brokers.pool.existing(target.address)
+        target = plan.targets[self._turns.following % len(plan.targets)]
+        connection = self.brokers.pool.existing(target.address)
         if connection is None:
             return False
-        send = PlainSend(self, call, data, plain.message_id)
+        send = PlainSend(self, call, data, plain.message_id, target.queue)
         if not connection.register_pending(send, call.connection.read_at_s + TIMEOUT_S):
             return False
         frame = target.frames.frame(
-            target.queue_id, plain.born_at_ms, 0, shape.properties_of(plain), send.opaque,
+            target.queue.queue_id, plain.born_at_ms, 0, shape.properties_of(plain), send.opaque,
             plain.body,
         )  # fmt: skip
         if frame is None:
             send.abandon()
             return False
         connection.send_frames(frame)
+        self._turns.take()  # only now: the general path takes this turn otherwise
         self.count += 1
         return True
 
     def _plan(self, topic: str) -> _Plan | None:
         """Return the plan of a topic; None if its route is not known."""
-        route = self._brokers.known_route(topic)
+        route = self.brokers.known_route(topic)
         plan = self._plans.get(topic)
         if route is None:
             return None
@@ -253,7 +265,7 @@ def _new_plan(topic: str, route: TopicRoute) -> _Plan:
             frames[name] = SendFrames(topic, topic, name, DEFAULT_QUEUES)
         if address is None or not frames[name].is_usable:
             return _Plan(route, ())
-        targets.append(_Target(address, queue.queue_id, frames[name]))
+        targets.append(_Target(address, queue, frames[name]))
     return _Plan(route, tuple(targets))
 
 

@@ -24,6 +24,22 @@ _MASK: Final = (1 << 64) - 1
 _HALF: Final = 1 << 31
 
 
+class Turns:
+    """Numbers that grow with each send of a proxy.
+
+    Attributes:
+        following: the next one.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.following = first
+
+    def take(self) -> int:
+        """Return the next one."""
+        self.following += 1
+        return self.following - 1
+
+
 def ordering_key(messages: Sequence[v2.Message]) -> str:
     """Return the text whose messages must share a queue; empty if any queue will do."""
     if len(messages) != 1:

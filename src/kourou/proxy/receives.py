@@ -17,7 +17,7 @@ from typing import Final
 
 from kourou.client import calls_pop
 from kourou.client.pop_result import PoppedMessage, PopResult, popped_offset
-from kourou.errors import KourouError
+from kourou.errors import KourouError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.checks import CallLimits, check_group, check_invisible, check_topic, polling_ms
@@ -32,7 +32,7 @@ from kourou.proxy.pb.v2 import Code
 from kourou.proxy.plain_messages import encode_delivery
 from kourou.proxy.queue_choice import receiving_broker
 from kourou.proxy.receipts import handle_text
-from kourou.proxy.status import local_error_status, ok, status
+from kourou.proxy.status import error_status, local_error_status, ok, status
 from kourou.proxy.times import duration_ms, timestamp
 
 AUTO_RENEW_MS: Final = 60_000
@@ -69,7 +69,8 @@ class Receives:
             client = required_client(self._clients, context)
             result, group = await self._pop(call, context, client, asked)
         except (KourouError, ValueError) as error:
-            self._finish(call, local_error_status(error), [])
+            failure = local_error_status if self._cluster.is_local else error_status
+            self._finish(call, failure(error), [])
             return
         if result.is_refused:
             self._finish(call, status(Code.TOO_MANY_REQUESTS, "polling full"), [])
@@ -104,25 +105,30 @@ class Receives:
             invisible_ms = duration_ms(asked.invisible_duration)
             check_invisible(invisible_ms, self._limits, self._limits.invisible_ms_min)
         subscription = subscription_of(topic, asked.filter_expression)
-        queues = await self._cluster.readable_queues(topic)
-        broker = receiving_broker(queues, asked.message_queue.broker.name, next(self._turns))
+        broker = asked.message_queue.broker.name
+        queues = await self._cluster.readable_queues(topic, broker)
+        broker = receiving_broker(queues, broker, next(self._turns))
         address = await self._cluster.address(topic, broker)
         group = await self._cluster.metadata.group(name)
         is_ordered = group is not None and group.consume_message_orderly
         attempt_id = (asked.attempt_id or str(uuid.uuid4())) if is_ordered else None
-        result = await calls_pop.pop(
-            client.pool,
-            address,
-            name,
-            broker,
-            subscription=subscription,
-            max_messages=min(max(asked.batch_size, 0), self._limits.batch_max),
-            invisible_ms=invisible_ms,
-            wait_ms=wait_ms,
-            init_mode=_AT_END,
-            attempt_id=attempt_id,
-            timeout_s=wait_ms / 1000 + REQUEST_TIMEOUT_S,
-        )
+        try:
+            result = await calls_pop.pop(
+                client.pool,
+                address,
+                name,
+                broker,
+                subscription=subscription,
+                max_messages=min(max(asked.batch_size, 0), self._limits.batch_max),
+                invisible_ms=invisible_ms,
+                wait_ms=wait_ms,
+                init_mode=_AT_END,
+                attempt_id=attempt_id,
+                timeout_s=wait_ms / 1000 + REQUEST_TIMEOUT_S,
+            )
+        except TransportError:
+            self._cluster.on_broker_failed(topic, broker)
+            raise
         if group is None:
             group = await self._cluster.metadata.group(name) or SubscriptionGroup(name)
         return result, group

@@ -7,12 +7,12 @@ TransactionService, apache/rocketmq 5.5.0, and recorded calls.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kourou.client.calls_send import Outgoing, recalled_id, send_command
-from kourou.errors import CallRefusedError
+from kourou.errors import CallRefusedError, ConnectFailedError, TransportError
 from kourou.http2.calls import Call
 from kourou.model import properties as names
 from kourou.model import sysflag
@@ -51,7 +51,7 @@ from kourou.proxy.metadata import CallContext
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code, TransactionResolution, TransactionSource
 from kourou.proxy.plain_sends import DEFAULT_QUEUES
-from kourou.proxy.queue_choice import ordering_key, sending_queue
+from kourou.proxy.queue_choice import Turns, ordering_key, sending_queue
 from kourou.proxy.status import combined_status, ok
 from kourou.remoting.connection import Request
 
@@ -127,7 +127,7 @@ class Sends:
         self._cluster = cluster
         self._limits = limits
         self._transactions = Transactions()
-        self.turns = itertools.count(cluster.now_ms() % 1_000)
+        self.turns = Turns(cluster.now_ms() % 1_000)
 
     async def send(
         self, call: Call, _: CallContext, asked: v2.SendMessageRequest
@@ -142,12 +142,26 @@ class Sends:
         topic_type = await self._cluster.metadata.topic_type(topic)
         for one in sent:
             check_type(topic_type, type_of(one.properties))
-        queues = await self._cluster.writable_queues(topic)
-        queue = sending_queue(queues, ordering_key(asked.messages), next(self.turns))
-        entry = await self._store(queue, sent)
+        entry = await self._store_any(topic, ordering_key(asked.messages), sent)
         return v2.SendMessageResponse(
             status=combined_status([entry.status.code], ""), entries=[entry]
         )
+
+    async def _store_any(self, topic: str, key: str, sent: list[SentMessage]) -> v2.SendResultEntry:
+        """Store messages in any queue, or in that of their key, which no other broker replaces."""
+        queues: Sequence[MessageQueue] = await self._cluster.writable_queues(topic)
+        if not key:
+            queues = self._cluster.available(queues)
+        while True:
+            queue = sending_queue(queues, key, self.turns.take())
+            try:
+                return await self._store(queue, sent)
+            except TransportError as error:
+                self._cluster.on_broker_failed(topic, queue.broker_name)
+                queues = [one for one in queues if one.broker_name != queue.broker_name]
+                # After any other error, the broker may have stored the message.
+                if key or not queues or not isinstance(error, ConnectFailedError):
+                    raise
 
     async def _store(self, queue: MessageQueue, sent: list[SentMessage]) -> v2.SendResultEntry:
         address = await self._cluster.address(queue.topic, queue.broker_name)

@@ -151,7 +151,10 @@ class Proxy:
         for name in _UNIMPLEMENTED:
             methods[f"/{SERVICE}/{name}"] = Method(Kind.UNARY, _refuse(name))
         send = f"/{SERVICE}/SendMessage"
-        self.plain_sends = PlainSends(self.cluster, self._limits, sends.turns, methods[send].handle)
+        self.plain_sends = PlainSends(
+            self.cluster, self._limits, sends.turns, methods[send].handle,
+            local_error_status if self.cluster.is_local else error_status,
+        )  # fmt: skip
         methods[send] = Method(Kind.UNARY, self.plain_sends.serve)
         methods[f"/{SERVICE}/ReceiveMessage"] = Method(Kind.SERVER_STREAM, self._on_receive)
         methods[f"/{SERVICE}/Telemetry"] = Method(Kind.BIDI, calls.telemetry)
@@ -159,7 +162,8 @@ class Proxy:
 
     def _unary(self, asked: Any, answered: Any, serve: Serve) -> Callable[[Call, bytes], None]:  # noqa: ANN401
         """Return the function of a unary method: it answers each call, or its error."""
-        failure = local_error_status if answered is v2.SendMessageResponse else error_status
+        is_plain = self.cluster.is_local and answered is v2.SendMessageResponse
+        failure = local_error_status if is_plain else error_status
 
         async def answer(call: Call, data: bytes) -> None:
             try:

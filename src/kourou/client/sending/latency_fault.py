@@ -72,6 +72,10 @@ class LatencyFaults:
         broker = self._brokers.get(broker_name)
         return broker is None or now_ms >= broker.available_at_ms
 
+    def has_unavailable(self, now_ms: int) -> bool:
+        """Return whether a broker's unavailable time has not passed."""
+        return any(now_ms < broker.available_at_ms for broker in self._brokers.values())
+
     def is_reachable(self, broker_name: str) -> bool:
         """Return whether the broker is not marked as unreachable by its last try or probe."""
         broker = self._brokers.get(broker_name)
