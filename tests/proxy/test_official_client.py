@@ -1,4 +1,4 @@
-"""The official Python SDK works with `kourou serve`."""
+"""The official Python SDK works with `kourou serve` and `kourou serve proxy`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kourou.testing.process import Serving, run_command
+from tests.proxy.proxy_rig import Mode
 
 pytestmark = pytest.mark.slow
 
@@ -51,20 +52,28 @@ producer.shutdown()
 """
 
 
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with Serving.start(tmp_path_factory.mktemp("store"), "--no-console", grpc=True) as serving:
+@pytest.fixture(scope="module", params=Mode, ids=lambda mode: mode.value)
+def serving(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serving]:
+    """Return the process whose gRPC port is used: that of the broker, or of a proxy before it."""
+    is_local = request.param is Mode.LOCAL
+    store = tmp_path_factory.mktemp("store")
+    with Serving.start(store, "--no-console", grpc=is_local) as broker:
         for topic in ("orders", "pushed"):
-            created = run_command("topic", "create", topic, "--namesrv", serving.namesrv)
+            created = run_command("topic", "create", topic, "--namesrv", broker.namesrv)
             assert created.code == 0, created.err
-        yield serving
+        if is_local:
+            yield broker
+            return
+        with Serving.start_proxy(broker.namesrv, tmp_path_factory.mktemp("home")) as proxy:
+            yield proxy
 
 
 def run_program(program: str, serving: Serving, home: Path) -> str:
     """Run a program of the SDK, which logs below the home directory; return what it prints."""
-    grpc = str(serving.ready["grpc"])
     ended = subprocess.run(
-        [sys.executable, "-c", program.replace("localhost:8081", grpc)],
+        [sys.executable, "-c", program.replace("localhost:8081", serving.grpc)],
         env={**os.environ, "HOME": str(home)},
         capture_output=True,
         text=True,
@@ -105,9 +114,8 @@ sys.stdout.flush()
 sys.stdin.readline()
 consumer.shutdown()
 """
-    grpc = str(serving.ready["grpc"])
     process = subprocess.Popen(
-        [sys.executable, "-c", program.replace("localhost:8081", grpc)],
+        [sys.executable, "-c", program.replace("localhost:8081", serving.grpc)],
         env={**os.environ, "HOME": str(tmp_path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

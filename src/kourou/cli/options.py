@@ -15,6 +15,7 @@ import typer
 
 from kourou.documented import choices
 from kourou.errors import KourouError, UsageError
+from kourou.logs import Level
 from kourou.model.host import NAMESRV_DEFAULT, NAMESRV_VARIABLES
 from kourou.model.topic import is_dlq_topic, is_retry_topic, is_system_group, is_system_topic
 from kourou.settings import options
@@ -70,6 +71,46 @@ StorePath = Annotated[
 StoreFile = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 Live = Annotated[
     bool, typer.Option("--live", help="Read only the durable part; the store may be in use.")
+]
+
+
+ListenOn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="The local address to listen on; 0.0.0.0 accepts other machines, without access "
+        "control.  [default: 127.0.0.1]",
+    ),
+]
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="The port for gRPC clients, RocketMQ's 5.x SDKs; 0 means any free.  [default: 8081]",
+    ),
+]
+GrpcAdvertise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="The address in the routes of gRPC clients. The default is the one that each client "
+        "uses.",
+    ),
+]
+LogLevel = Annotated[
+    Level | None,
+    typer.Option(
+        help="The level of log entries on stderr.  [default: warning on a terminal, info elsewhere]"
+    ),
+]
+ReadyJson = Annotated[
+    bool,
+    typer.Option(
+        "--ready-json",
+        help="Print one JSON line with addresses and pid when ready, for programs.",
+    ),
 ]
 
 
@@ -215,3 +256,20 @@ def key_values(texts: Sequence[str], option: str) -> dict[str, str]:
             raise UsageError(f"{option} names {key} twice")
         pairs[key] = value
     return pairs
+
+
+def refuse_options(context: typer.Context) -> None:
+    """Refuse options before the name of a subcommand, which would have no effect.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            name, option = context.invoked_subcommand, param.opts[0]
+            command = f"{context.command_path} {name}"
+            raise UsageError(
+                f"{option} is before {name}: write it behind, `{command} {option}`, if "
+                f"`{command} --help` lists it"
+            )

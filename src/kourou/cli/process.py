@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
@@ -32,6 +33,7 @@ from kourou.clock import Clock
 from kourou.console.server import Console
 from kourou.disk import OsDisk
 from kourou.errors import ConfigError, ListenFailedError, StoreUnusableError
+from kourou.logs import Level
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
@@ -168,13 +170,18 @@ def run(plan: Plan, announce: Callable[[Ready], None]) -> None:
         StoreUnusableError: the directory cannot be created, read or written.
         StoreError: the files of the store are inconsistent, or were created with other sizes.
     """
+    run_loop(_serve(plan, announce))
+
+
+def run_loop(work: Coroutine[None, None, None]) -> None:
+    """Run the work of a server in the fastest event loop that is installed."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve(plan, announce))
+        runner.run(work)
 
 
 async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
     stop = asyncio.Event()
-    _stop_on_signals(stop)
+    stop_on_signals(stop, "stopped immediately; the next start recovers the store")
     _make_directory(plan.store_path)
     is_new = not (plan.store_path / COMMITLOG).exists()
     async with AsyncExitStack() as running:
@@ -317,12 +324,17 @@ def _name_server(config: NamesrvConfig, runtime: Runtime, disk: OsDisk) -> NameS
         raise _unusable(Path(disk.root), error) from error
 
 
-def _stop_on_signals(stop: asyncio.Event) -> None:
-    """Make the first signal set `stop`, and the second end the process."""
+def default_log_level() -> Level:
+    """Return the default log level: WARNING on a terminal, next to the start screen, else INFO."""
+    return Level.WARNING if sys.stderr.isatty() else Level.INFO
+
+
+def stop_on_signals(stop: asyncio.Event, text: str) -> None:
+    """Make the first signal set `stop`, and the second print `text` and end the process."""
 
     def on_signal() -> None:
         if stop.is_set():
-            print_stderr("stopped immediately; the next start recovers the store")
+            print_stderr(text)
             os._exit(INTERRUPTED)
         stop.set()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -19,13 +18,22 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.rocketmq_keys import REFUSED_KEYS, ROCKETMQ_KEYS
 from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.machine import memory_bytes
-from kourou.cli.options import CONSOLE_PORT
-from kourou.cli.process import Plan, Ready, ready_line, run
+from kourou.cli.options import (
+    CONSOLE_PORT,
+    GrpcAdvertise,
+    GrpcPort,
+    ListenOn,
+    LogLevel,
+    ReadyJson,
+    refuse_options,
+)
+from kourou.cli.process import Plan, Ready, default_log_level, ready_line, run
 from kourou.cli.serve_grpc import GrpcPlan
+from kourou.cli.serve_proxy import GRPC_PORT, proxy
+from kourou.cli.serve_proxy import HELP as PROXY_HELP
 from kourou.disk import OsDisk, require_file_calls
 from kourou.documented import documented
 from kourou.errors import ConfigError
-from kourou.logs import Level
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.network import is_loopback, parse_address
@@ -43,8 +51,6 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 PREFIX: Final = "KOUROU_BROKER_"
 NAMESRV_PREFIX: Final = "KOUROU_NAMESRV_"
 _GIB: Final = 1024**3
-GRPC_PORT: Final = 8081
-"""Default port for gRPC clients, as RocketMQ's proxy."""
 _BELIEVED_PART: Final = 16
 """Divisor of the machine's memory for `believed_bytes`. The result is much less than the share of
 recent writes that the page cache keeps, even beside other programs. Java takes two fifths
@@ -164,6 +170,7 @@ Examples:
   kourou serve --store ./data --port 0 --namesrv-port 0     any free ports
   kourou serve --config broker.conf                         RocketMQ's keys, or TOML
   kourou serve --namesrv 10.0.0.1:9876 --listen 0.0.0.0     join a cluster
+  kourou serve proxy --name-server 10.0.0.1:9876            gRPC clients of a cluster
 
 Settings: defaults, then --profile, --config, environment (KOUROU_BROKER_FLUSH_DISK_TYPE), options;
 later ones override. An unknown setting is refused.
@@ -176,14 +183,6 @@ Exit codes: 0 stopped, 1 stopped and the store not closed cleanly, 2 wrong optio
 _Store = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="The store directory.  [default: ~/.kourou/store]"),
-]
-_Listen = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="The local address to listen on; 0.0.0.0 accepts other machines, without access "
-        "control.  [default: 127.0.0.1]",
-    ),
 ]
 _Port = Annotated[
     int | None,
@@ -230,24 +229,7 @@ _ConsolePort = Annotated[
 _NoConsole = Annotated[
     bool, typer.Option("--no-console", help="No /metrics, /healthz and /readyz.")
 ]
-_GrpcPort = Annotated[
-    int | None,
-    typer.Option(
-        metavar="PORT",
-        min=0,
-        max=65535,
-        help="The port for gRPC clients, RocketMQ's 5.x SDKs; 0 means any free.  [default: 8081]",
-    ),
-]
 _NoGrpc = Annotated[bool, typer.Option("--no-grpc", help="No port for gRPC clients.")]
-_GrpcAdvertise = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT",
-        help="The address in the routes of gRPC clients. The default is the one that each client "
-        "uses.",
-    ),
-]
 _NoTls = Annotated[
     bool,
     typer.Option(
@@ -270,27 +252,18 @@ _Config = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A broker.conf as for RocketMQ, or a .toml file."),
 ]
-_LogLevel = Annotated[
-    Level | None,
-    typer.Option(
-        help="The level of log entries on stderr.  [default: warning on a terminal, info elsewhere]"
-    ),
-]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No start screen.")]
-_ReadyJson = Annotated[
-    bool,
-    typer.Option(
-        "--ready-json",
-        help="Print one JSON line with addresses and pid when ready, for programs.",
-    ),
-]
 
 
-@app.command(help=HELP)
+app.command("proxy", help=PROXY_HELP)(proxy)
+
+
+@app.callback(help=HELP, invoke_without_command=True)
 def serve(
+    context: typer.Context,
     *,
     store: _Store = None,
-    listen: _Listen = None,
+    listen: ListenOn = None,
     port: _Port = None,
     namesrv_port: _NamesrvPort = None,
     namesrv: _Namesrv = None,
@@ -298,19 +271,22 @@ def serve(
     flush: _Flush = None,
     console_port: _ConsolePort = None,
     no_console: _NoConsole = False,
-    grpc_port: _GrpcPort = None,
+    grpc_port: GrpcPort = None,
     no_grpc: _NoGrpc = False,
-    grpc_advertise: _GrpcAdvertise = None,
+    grpc_advertise: GrpcAdvertise = None,
     no_tls: _NoTls = False,
     profile: _Profile = Profile.DEV,
     config: _Config = None,
-    log_level: _LogLevel = None,
+    log_level: LogLevel = None,
     quiet: _Quiet = False,
-    ready_json: _ReadyJson = False,
+    ready_json: ReadyJson = False,
 ) -> None:
     """Read the options and serve."""
+    if context.invoked_subcommand is not None:
+        refuse_options(context)
+        return
     require_file_calls("`kourou serve`")
-    logs.configure(log_level or _default_log_level())
+    logs.configure(log_level or default_log_level())
     flags = {
         "store_path": store,
         "listen": listen,
@@ -326,14 +302,18 @@ def serve(
         "tls_server_mode": TlsMode.DISABLED if no_tls else None,
         "flush_disk_type": f"{flush.name}_FLUSH" if flush else None,
     }
-    plan = read_plan(flags, config, profile)
-    run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
+    _run(read_plan(flags, config, profile), quiet=quiet, as_json=ready_json)
+
+
+def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
+    """Serve until a signal, and report the end."""
+    run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=as_json))
     if (plan.store_path / ABORT).exists():
         print_stderr(
             "stopped; the store was not closed cleanly (see the log): the next start recovers it"
         )
         raise typer.Exit(FAILED)
-    if not quiet and not ready_json:
+    if not quiet and not as_json:
         typer.echo("Stopped; the store is closed.")
 
 
@@ -422,11 +402,6 @@ def _with_stored_sizes(config: BrokerConfig, path: Path) -> BrokerConfig:
         return replace(config, store=store)
     except ConfigError as error:
         raise ConfigError(f"{error} (the store {path} was created with this size)") from None
-
-
-def _default_log_level() -> Level:
-    """Return the default log level: WARNING on a terminal, next to the start screen, else INFO."""
-    return Level.WARNING if sys.stderr.isatty() else Level.INFO
 
 
 def _announce(ready: Ready, *, quiet: bool, as_json: bool) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from kourou.proxy.server import Proxy
 
 _PACKAGES: Final = ("google.protobuf", "hpack")
-_ALPN: Final = ("h2",)
+ALPN: Final = ("h2",)
+"""Protocols that TLS offers on the port for gRPC clients."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ async def start_proxy(
         runtime.network,
         Cluster(runtime, config.namesrv_addr, LocalMetadata(context.topics, context.groups), local),
         advertised=plan.advertise,
-        admission=config.transport.admission(config.limits, alpn=_ALPN),
+        admission=config.transport.admission(config.limits, alpn=ALPN),
     )
     try:
         await proxy.start(plan.address)

@@ -79,7 +79,15 @@ class Network(Protocol):
 
 
 class TcpNetwork:
-    """TCP through the running event loop. asyncio and uvloop set TCP_NODELAY themselves."""
+    """TCP through the running event loop. asyncio and uvloop set TCP_NODELAY themselves.
+
+    Args:
+        reuse_port: other processes may listen on the same ports (SO_REUSEPORT), if they say so too;
+            the system distributes connections among them.
+    """
+
+    def __init__(self, *, reuse_port: bool = False) -> None:
+        self._reuse_port = reuse_port
 
     async def listen(
         self, address: Address, factory: ProtocolFactory, *, admission: Admission | None = None
@@ -93,6 +101,7 @@ class TcpNetwork:
                 port,
                 backlog=BACKLOG,
                 reuse_address=True,
+                reuse_port=self._reuse_port or None,
                 start_serving=admission is None,
             )
             if admission is not None:

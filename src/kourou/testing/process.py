@@ -76,10 +76,36 @@ class Serving:
             ports = (*ports, "--no-grpc")
         # stderr is not read while it runs: with more log entries the pipe could fill and block.
         level = ("--log-level", "warning")
-        process = start_command(
-            *("serve", "--store", str(store), *ports, *level, "--ready-json", *options),
-            environ=environ,
+        return cls._ready(
+            start_command(
+                *("serve", "--store", str(store), *ports, *level, "--ready-json", *options),
+                environ=environ,
+            )
         )
+
+    @classmethod
+    def start_proxy(cls, namesrv: str, home: Path, *options: str, port: int = 0) -> Serving:
+        """Start `kourou serve proxy` and return when clients can connect.
+
+        Args:
+            namesrv: `host:port` of the name server.
+            home: directory of its certificate.
+            options: of the command.
+            port: for gRPC clients.
+
+        Raises:
+            AssertionError: the process ended before it was ready; the text contains its stderr.
+        """
+        return cls._ready(
+            start_command(
+                *("serve", "proxy", "--name-server", namesrv, "--grpc-port", str(port)),
+                *("--log-level", "warning", "--ready-json", *options),
+                environ={"KOUROU_PROXY_HOME": str(home)},
+            )
+        )
+
+    @classmethod
+    def _ready(cls, process: subprocess.Popen[str]) -> Serving:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -91,6 +117,11 @@ class Serving:
     def namesrv(self) -> str:
         """The name server's `host:port`."""
         return str(self.ready["namesrv"])
+
+    @property
+    def grpc(self) -> str:
+        """The `host:port` for gRPC clients."""
+        return str(self.ready["grpc"])
 
     @property
     def broker(self) -> str:

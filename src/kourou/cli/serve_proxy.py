@@ -1,0 +1,312 @@
+"""`kourou serve proxy`: gRPC clients in front of the brokers of a cluster, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from kourou import __version__, logs
+from kourou.broker.periodic_tasks import PeriodicTasks
+from kourou.cli.exits import print_stderr
+from kourou.cli.options import GrpcAdvertise, GrpcPort, ListenOn, LogLevel, ReadyJson
+from kourou.cli.process import (
+    RENEWAL_INTERVAL_MS,
+    default_log_level,
+    limit_gc_pauses,
+    run_loop,
+    stop_on_signals,
+)
+from kourou.cli.serve_grpc import ALPN, missing_packages
+from kourou.client.namesrv_addr import parse_namesrv_addr
+from kourou.clock import Clock
+from kourou.disk import require_file_calls
+from kourou.documented import documented
+from kourou.errors import ConfigError, TransportError
+from kourou.model.host import NAMESRV_DEFAULT, NAMESRV_VARIABLES
+from kourou.model.route import WILDCARD_HOSTS
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import request
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.network import Address, TcpNetwork, format_address, is_loopback, parse_address
+from kourou.remoting.runtime import Runtime
+from kourou.remoting.self_signed import ensure_certificate
+from kourou.remoting.tls import TlsMode
+from kourou.remoting.transport_config import TransportConfig
+from kourou.settings import load
+from kourou.store.paths import TLS
+
+if TYPE_CHECKING:
+    from kourou.proxy.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+PREFIX: Final = "KOUROU_PROXY_"
+GRPC_PORT: Final = 8081
+"""Default port for gRPC clients, as RocketMQ's proxy."""
+_PORT_MAX: Final = 65_535
+_NAMESRV_RETRY_S: Final = 1.0
+_NAMESRV_TIMEOUT_S: Final = 3.0
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class ProxyConfig:
+    """Settings of `kourou serve proxy`.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+
+    namesrv_addr: str = NAMESRV_DEFAULT
+    """The name servers of the cluster, as `host:port` separated by `;`."""
+    listen: str = "127.0.0.1"
+    """The local address to listen on."""
+    grpc_server_port: int = GRPC_PORT
+    """The port for gRPC clients; 0 chooses a free one."""
+    grpc_advertise: str | None = None
+    """The address, `host:port`, in the routes of gRPC clients. None: the address that each client
+    uses already."""
+    reuse_port: bool = False
+    """Whether several proxies may listen on the same ports (SO_REUSEPORT); the system distributes
+    connections among them."""
+    home: Path = Path("~/.kourou/proxy")
+    """The directory of the self-signed certificate, which proxies of one machine may share."""
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    """Limits of connections."""
+    transport: TransportConfig = field(default_factory=TransportConfig)
+    """TLS of the ports, and of connections to name servers and brokers (`tls_enable`)."""
+
+    def __post_init__(self) -> None:
+        parse_namesrv_addr(self.namesrv_addr)
+        if not 0 <= self.grpc_server_port <= _PORT_MAX:
+            raise ConfigError(f"grpc_server_port is {self.grpc_server_port}; it must be 0 to 65535")
+        if self.grpc_advertise is not None:
+            parse_address(self.grpc_advertise)
+
+    @property
+    def advertised(self) -> Address | None:
+        """The address in routes; None: the one that each client uses."""
+        return None if self.grpc_advertise is None else parse_address(self.grpc_advertise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyReady:
+    """The state of the process at the moment when it became ready.
+
+    Attributes:
+        namesrv: addresses of the name servers.
+        grpc: the address for gRPC clients.
+        is_exposed: other machines can connect.
+        certificate: path of the self-signed certificate, for clients to trust; None without one.
+    """
+
+    version: str = __version__
+    pid: int
+    namesrv: str
+    grpc: str
+    is_exposed: bool
+    certificate: str | None = None
+
+
+HELP: Final = """\
+Serve gRPC clients in front of the brokers of a cluster, until Ctrl-C.
+
+The brokers may be those of Kourou or RocketMQ. SIGTERM ends the calls in progress, makes messages
+that clients hold visible to others, and stops.
+
+\b
+Examples:
+  kourou serve proxy --name-server 10.0.0.1:9876
+  kourou serve proxy --name-server 10.0.0.1:9876;10.0.0.2:9876 --listen 0.0.0.0
+  kourou serve proxy --reuse-port     several processes on one port
+
+Settings: defaults, then --config, environment (KOUROU_PROXY_GRPC_SERVER_PORT), options; later ones
+override. An unknown setting is refused.
+
+Exit codes: 0 stopped, 2 wrong option or setting, 3 could not start (port in use), 130 stopped by a
+second Ctrl-C.
+"""
+
+_NameServer = Annotated[
+    str | None,
+    typer.Option(
+        "--name-server",
+        "--namesrv",
+        "-n",
+        metavar="HOST:PORT[;...]",
+        envvar=list(NAMESRV_VARIABLES),
+        help="The name servers of the cluster.  [default: 127.0.0.1:9876]",
+    ),
+]
+_ReusePort = Annotated[
+    bool | None,
+    typer.Option("--reuse-port", help="Let several proxies share the port (SO_REUSEPORT)."),
+]
+_NoTls = Annotated[
+    bool,
+    typer.Option("--no-tls", help="Plain connections only, and no self-signed certificate."),
+]
+_Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Settings: a .toml or .properties file.")
+]
+
+
+def proxy(
+    *,
+    name_server: _NameServer = None,
+    listen: ListenOn = None,
+    grpc_port: GrpcPort = None,
+    grpc_advertise: GrpcAdvertise = None,
+    reuse_port: _ReusePort = None,
+    no_tls: _NoTls = False,
+    config: _Config = None,
+    log_level: LogLevel = None,
+    ready_json: ReadyJson = False,
+) -> None:
+    """Read the options and serve."""
+    require_file_calls("`kourou serve proxy`")
+    logs.configure(log_level or default_log_level())
+    flags = {
+        "namesrv_addr": name_server,
+        "listen": listen,
+        "grpc_server_port": grpc_port,
+        "grpc_advertise": grpc_advertise,
+        "reuse_port": reuse_port,
+        "tls_server_mode": TlsMode.DISABLED if no_tls else None,
+    }
+    settings = load(ProxyConfig, path=config, environ=os.environ, prefix=PREFIX, flags=flags)
+    missing = missing_packages()
+    if missing:
+        raise ConfigError(
+            f"gRPC clients are not served: {missing}; install them: pip install 'kourou[proxy]'"
+        )
+
+    def announce(ready: ProxyReady) -> None:
+        if ready_json:
+            typer.echo(json.dumps({"ready": True, **asdict(ready)}, ensure_ascii=False))
+        else:
+            typer.echo(f"gRPC clients: {ready.grpc}, for the cluster of {ready.namesrv}")
+        if ready.is_exposed:
+            print_stderr(f"warning: {ready.grpc} is open to other machines, without access control")
+
+    run_loop(serve_proxy(settings, announce))
+
+
+async def serve_proxy(config: ProxyConfig, announce: Callable[[ProxyReady], None]) -> None:
+    """Serve until a signal; call `announce` once, when a name server has answered.
+
+    Raises:
+        ListenFailedError: a port is in use, or the address is not one of this machine.
+    """
+    # Imported only here: protobuf takes 0.1 s, and is an extra.
+    from kourou.proxy.cluster import Cluster  # noqa: PLC0415
+    from kourou.proxy.server import Proxy  # noqa: PLC0415
+
+    stop = asyncio.Event()
+    stop_on_signals(stop, "stopped immediately")
+    async with AsyncExitStack() as running:
+        network = TcpNetwork(reuse_port=config.reuse_port)
+        runtime = replace(Runtime.system(), network=network)
+        transport, certificate = _with_certificate(config, runtime.clock)
+        namesrv = parse_namesrv_addr(config.namesrv_addr)
+        cluster = Cluster(runtime, namesrv, tls=transport.tls_client())
+        grpc = Proxy(
+            network,
+            cluster,
+            advertised=config.advertised,
+            admission=transport.admission(config.limits, alpn=ALPN),
+        )
+        address = await grpc.start((config.listen, config.grpc_server_port))
+        running.push_async_callback(grpc.stop)
+        if certificate is not None:
+            tasks = PeriodicTasks()
+            running.push_async_callback(tasks.stop)
+            tasks.start(
+                "renew the certificate", RENEWAL_INTERVAL_MS, _renewal(config, runtime.clock)
+            )
+        if not await _wait_for_namesrv(cluster, stop):
+            return
+        announce(
+            ProxyReady(
+                pid=os.getpid(),
+                namesrv=";".join(namesrv),
+                grpc=format_address(address),
+                is_exposed=not is_loopback(config.listen),
+                certificate=None if certificate is None else str(certificate),
+            )
+        )
+        limit_gc_pauses()
+        await stop.wait()
+
+
+async def _wait_for_namesrv(cluster: Cluster, stop: asyncio.Event) -> bool:
+    """Return True when a name server has answered, False if the process is to stop before.
+
+    Raises:
+        RemoteError: the server is not a name server.
+    """
+    is_told = False
+    while not stop.is_set():
+        command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        try:
+            await cluster.name_servers.request(command, _NAMESRV_TIMEOUT_S)
+        except TransportError as error:
+            if not is_told:
+                print_stderr(f"waiting for a name server: {error}")
+                is_told = True
+        else:
+            return True
+        try:
+            async with asyncio.timeout(_NAMESRV_RETRY_S):
+                await stop.wait()
+        except TimeoutError:
+            pass
+    return False
+
+
+def _with_certificate(config: ProxyConfig, clock: Clock) -> tuple[TransportConfig, Path | None]:
+    """Return the transport with the self-signed certificate if it needs one, and its file.
+
+    If no certificate can be created, only plain connections are served, and the log has a warning.
+    """
+    if not config.transport.uses_self_signed:
+        return config.transport, None
+    try:
+        own = ensure_certificate(_directory(config), _hosts(config), clock.now_ms())
+    except (ConfigError, OSError) as error:
+        log.warning("certificate.not_made tls=off reason=%r", str(error))
+        return config.transport, None
+    transport = replace(config.transport, tls_server_cert_path=own.pem, tls_server_key_path=own.pem)
+    return transport, own.certificate
+
+
+def _renewal(config: ProxyConfig, clock: Clock) -> Callable[[], Coroutine[None, None, None]]:
+    """Return a task that renews the certificate before it expires; ports detect the new file."""
+
+    async def renew() -> None:
+        await asyncio.to_thread(
+            ensure_certificate, _directory(config), _hosts(config), clock.now_ms()
+        )
+
+    return renew
+
+
+def _directory(config: ProxyConfig) -> Path:
+    return config.home.expanduser().absolute() / TLS
+
+
+def _hosts(config: ProxyConfig) -> list[str]:
+    """Return the names in the certificate, beside those of this machine."""
+    hosts = [] if config.listen in WILDCARD_HOSTS else [config.listen]
+    if config.advertised is not None:
+        hosts.append(config.advertised[0])
+    return hosts

@@ -1,0 +1,102 @@
+"""Tests of `kourou serve proxy`: start, stop, ports, name servers that are away."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kourou.testing.process import Outcome, Serving, run_command, start_command
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with Serving.start(tmp_path_factory.mktemp("store"), "--no-console") as serving:
+        yield serving
+
+
+def refused(namesrv: str, home: Path, *options: str) -> Outcome:
+    """Return the outcome of a proxy that does not start."""
+    return run_command(
+        *("serve", "proxy", "--name-server", namesrv, *options),
+        environ={"KOUROU_PROXY_HOME": str(home)},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_proxy_is_ready_and_stops_at_a_signal(
+    broker: Serving, tmp_path: Path, number: signal.Signals
+) -> None:
+    with Serving.start_proxy(broker.namesrv, tmp_path) as proxy:
+        assert next(iter(proxy.ready)) == "ready"
+        assert proxy.ready["pid"] == proxy.process.pid
+        assert proxy.ready["namesrv"] == broker.namesrv
+        assert Path(str(proxy.ready["certificate"])).is_file()
+        outcome = proxy.stop(number)
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+def test_port_in_use_is_named(broker: Serving, tmp_path: Path) -> None:
+    with Serving.start_proxy(broker.namesrv, tmp_path) as proxy:
+        outcome = refused(broker.namesrv, tmp_path, "--grpc-port", proxy.grpc.rpartition(":")[2])
+    assert outcome.code == 3
+    assert proxy.grpc in outcome.err
+
+
+def test_processes_share_a_port_if_all_ask_for_it(broker: Serving, tmp_path: Path) -> None:
+    with Serving.start_proxy(broker.namesrv, tmp_path, "--reuse-port") as first:
+        port = int(first.grpc.rpartition(":")[2])
+        with Serving.start_proxy(broker.namesrv, tmp_path, "--reuse-port", port=port) as second:
+            assert second.grpc == first.grpc
+            assert refused(broker.namesrv, tmp_path, "--grpc-port", str(port)).code == 3
+
+
+def test_unreachable_name_server_is_waited_for_and_named_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    process = start_command(
+        *("serve", "proxy", "-n", f"127.0.0.1:{port}", "--grpc-port", "0", "--no-tls"),
+        *("--ready-json", "--log-level", "warning"),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        said = process.stderr.readline()
+        with Serving.start(tmp_path, "--no-console", namesrv_port=port):
+            assert process.stdout.readline().startswith('{"ready": true')
+            process.send_signal(signal.SIGTERM)
+            _, rest = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert said.startswith("waiting for a name server: no name server answered")
+    assert (process.returncode, rest) == (0, "")
+
+
+def test_signal_ends_the_wait_for_a_name_server() -> None:
+    process = start_command("serve", "proxy", "-n", "127.0.0.1:9", "--grpc-port", "0", "--no-tls")
+    assert process.stderr is not None
+    try:
+        while "waiting" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+
+
+def test_broker_instead_of_a_name_server_is_refused(broker: Serving, tmp_path: Path) -> None:
+    outcome = refused(broker.broker, tmp_path, "--grpc-port", "0")
+    assert outcome.code != 0
+    assert "is no name server" in outcome.err
+
+
+def test_option_of_the_broker_before_the_word_proxy_is_refused() -> None:
+    outcome = run_command("serve", "--port", "0", "proxy")
+    assert outcome.code == 2
+    assert "--port is before proxy" in outcome.err
