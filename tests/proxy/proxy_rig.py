@@ -12,6 +12,7 @@ from typing import Any, Final
 from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
 from kourou.broker.transactions.transaction_config import TransactionConfig
+from kourou.clock import Clock
 from kourou.model.group import SubscriptionGroup
 from kourou.model.host import Host
 from kourou.model.topic import TopicConfig
@@ -96,11 +97,7 @@ class Rig:
     async def producer(self, *topics: str, client_id: str = "producer@1") -> TestClient:
         """Return a producer whose settings the proxy has answered."""
         client = await self.connect(client_id)
-        names = [v2.Resource(name=topic) for topic in topics or (TOPIC,)]
-        settings = v2.Settings(
-            client_type=ClientType.PRODUCER, publishing=v2.Publishing(topics=names)
-        )
-        await client.settle(settings)
+        await client.settle(producer_settings(*topics or (TOPIC,)))
         return client
 
     async def consumer(
@@ -112,17 +109,8 @@ class Rig:
     ) -> TestClient:
         """Return a consumer whose settings the proxy has answered."""
         client = await self.connect(client_id)
-        every = v2.FilterExpression(type=v2.FilterType.TAG, expression="*")
-        entries = [
-            v2.SubscriptionEntry(topic=v2.Resource(name=topic), expression=every)
-            for topic in topics or (TOPIC,)
-        ]
-        settings = v2.Settings(
-            client_type=kind,
-            subscription=v2.Subscription(group=v2.Resource(name=group), subscriptions=entries),
-        )
         client.group = group
-        await client.settle(settings)
+        await client.settle(consumer_settings(kind, group, *topics or (TOPIC,)))
         return client
 
     def registered(self, group: str) -> list[str]:
@@ -137,6 +125,22 @@ class Rig:
         await self.proxy.stop()
 
 
+def producer_settings(*topics: str) -> Any:
+    """Return the settings of a producer."""
+    names = [v2.Resource(name=topic) for topic in topics]
+    return v2.Settings(client_type=ClientType.PRODUCER, publishing=v2.Publishing(topics=names))
+
+
+def consumer_settings(kind: ClientType, group: str, *topics: str) -> Any:
+    """Return the settings of a consumer of all messages."""
+    every = v2.FilterExpression(type=v2.FilterType.TAG, expression="*")
+    entries = [
+        v2.SubscriptionEntry(topic=v2.Resource(name=topic), expression=every) for topic in topics
+    ]
+    subscription = v2.Subscription(group=v2.Resource(name=group), subscriptions=entries)
+    return v2.Settings(client_type=kind, subscription=subscription)
+
+
 class TestClient:
     """A client of the proxy, with short forms of the calls.
 
@@ -149,8 +153,8 @@ class TestClient:
 
     __test__ = False  # pytest collects classes of this name
 
-    def __init__(self, rig: Rig, grpc: GrpcClient) -> None:
-        self._rig = rig
+    def __init__(self, clock: Clock, grpc: GrpcClient) -> None:
+        self._clock = clock
         self.grpc = grpc
         self.stream: ClientCall | None = None
         self.settings: Any = None
@@ -181,7 +185,7 @@ class TestClient:
             topic=v2.Resource(name=topic),
             user_properties=properties,
             system_properties=v2.SystemProperties(
-                born_timestamp=timestamp(self._rig.now_ms()), born_host="test", **system
+                born_timestamp=timestamp(self._clock.now_ms()), born_host="test", **system
             ),
             body=body,
         )
