@@ -11,7 +11,7 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
-from tests.proxy.proxy_rig import GROUP, Rig, with_rig
+from tests.proxy.proxy_rig import GROUP, Mode, Rig, with_rig
 
 pytestmark = pytest.mark.usefixtures("each_mode")
 
@@ -140,6 +140,82 @@ def test_renewed_message_stays_invisible_and_is_acknowledged_by_its_first_handle
         for _ in range(50):
             await consumer.heartbeat(ClientType.PUSH_CONSUMER)
             assert await consumer.receive() == []
+
+    with_rig(test)
+
+
+async def stall_next_renewal(rig: Rig) -> None:
+    """Return with the renewal of a message that was received just now in progress.
+
+    The broker answers nothing until the network is healed.
+    """
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(48)
+    rig.network.stall(rig.broker.address)
+    await asyncio.sleep(5.5 - loop.time() % 5)  # renewals run every 5 s since the start
+
+
+def test_message_acknowledged_during_its_renewal_is_not_received_again() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        await producer.send(b"one")
+        [message] = await consumer.receive()
+        await stall_next_renewal(rig)
+        acknowledging = asyncio.create_task(consumer.ack(message))
+        await asyncio.sleep(0.5)
+        rig.network.heal(rig.broker.address)
+        assert await acknowledging == [Code.OK]
+        for _ in range(30):
+            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+            assert await consumer.receive() == []
+
+    with_rig(test, mode=Mode.CLUSTER)
+
+
+def test_duration_changed_during_a_renewal_applies() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        await producer.send(b"one")
+        [message] = await consumer.receive()
+        await stall_next_renewal(rig)
+        changing = asyncio.create_task(consumer.change_invisible(message, 10_000))
+        await asyncio.sleep(0.5)
+        rig.network.heal(rig.broker.address)
+        assert (await changing).status.code == Code.OK
+        await asyncio.sleep(12)
+        assert bodies(await consumer.receive()) == [b"one"]
+
+    with_rig(test, mode=Mode.CLUSTER)
+
+
+def test_message_of_a_client_that_leaves_during_its_renewal_is_visible_soon() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        consumer = await rig.consumer(client_id="leaver")
+        other = await rig.consumer(client_id="other")
+        await producer.send(b"one")
+        assert bodies(await consumer.receive()) == [b"one"]
+        await stall_next_renewal(rig)
+        consumer.grpc.close()
+        await asyncio.sleep(0.5)
+        rig.network.heal(rig.broker.address)
+        await asyncio.sleep(2)
+        assert bodies(await other.receive()) == [b"one"]
+
+    with_rig(test, mode=Mode.CLUSTER)
+
+
+def test_all_due_messages_are_renewed_at_once() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        for number in range(300):
+            await producer.send(b"%d" % number)
+        received = sum([len(await consumer.receive()) for _ in range(10)])
+        assert received == 300
+        for _ in range(8):
+            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+            await asyncio.sleep(10)
+        assert await consumer.receive() == []
 
     with_rig(test)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from kourou.client.pop_result import PoppedMessage
@@ -19,11 +20,12 @@ from kourou.proxy.clients import ClientTable, ProxyClient
 from kourou.proxy.cluster import Cluster
 from kourou.proxy.deliveries import Deliveries, receipt_of
 from kourou.proxy.metadata import CallContext
-from kourou.proxy.renewals import ClientGroup, Renewal, RenewalPolicy, Renewals
+from kourou.proxy.renewals import ClientGroup, HeldMessage, Renewal, RenewalPolicy, Renewals
 
 log = logging.getLogger(__name__)
 
 _RENEWED_AT_ONCE: Final = 256
+"""Renewals in progress at a time."""
 _RELEASED_MS: Final = 1_000
 """Invisible time of a message that could not be written to its client."""
 
@@ -37,6 +39,7 @@ class HeldMessages:
         self._deliveries = deliveries
         self._groups: dict[str, SubscriptionGroup] = {}
         self._renewals = Renewals(RenewalPolicy(), self._retry_delay_ms)
+        self._renewing: dict[HeldMessage, asyncio.Task[None]] = {}
 
     def hold(
         self, client: ProxyClient, group: SubscriptionGroup, messages: Iterable[PoppedMessage]
@@ -48,23 +51,43 @@ class HeldMessages:
             receipt = receipt_of(one)
             self._renewals.add(who, one.topic, one.msg_id, receipt, one.reconsume_times)
 
-    def take(
+    async def take(
         self, context: CallContext, group: str, message_id: str, receipt: ReceiptHandle
     ) -> ReceiptHandle | None:
         """Return the receipt of a message's last renewal; it is renewed no more.
 
-        None if it is not held.
+        Waits for a renewal in progress, because its receipt replaces the earlier one. None if the
+        message is not held.
         """
         held = self._renewals.take(ClientGroup(context.client_id, group), message_id, receipt)
-        return None if held is None else held.receipt
+        return None if held is None else await self._final_receipt(held)
+
+    async def _final_receipt(self, held: HeldMessage) -> ReceiptHandle:
+        """Return the receipt of a message that is renewed no more."""
+        renewing = self._renewing.get(held)
+        if renewing is not None:
+            await asyncio.wait((renewing,))
+        return held.receipt
 
     async def renew(self) -> None:
         """Renew the messages that become visible soon; called every few seconds."""
-        due = self._renewals.due(self._cluster.now_ms(), _RENEWED_AT_ONCE)
-        await asyncio.gather(*map(self._renew, due))
+        while due := self._renewals.due(self._cluster.now_ms(), _RENEWED_AT_ONCE):
+            for renewal in due:
+                task = asyncio.create_task(self._renew(renewal))
+                self._renewing[renewal.message] = task
+                task.add_done_callback(partial(self._renewal_ended, renewal.message))
+            await asyncio.wait([self._renewing[renewal.message] for renewal in due])
+
+    def _renewal_ended(self, held: HeldMessage, task: asyncio.Task[None]) -> None:
+        del self._renewing[held]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("receipt.not_renewed group=%s", held.client.group, exc_info=error)
 
     async def _renew(self, renewal: Renewal) -> None:
         held = renewal.message
+        if held.is_taken:  # since it was due
+            self._renewals.failed(renewal, self._cluster.now_ms(), can_retry=False)
+            return
         client = self._clients.get(held.client.client_id)
         pool = self._cluster.pool if client is None else client.pool
         try:
@@ -84,20 +107,26 @@ class HeldMessages:
 
     def _release(self, renewals: Iterable[Renewal]) -> None:
         for renewal in renewals:
-            held = renewal.message
-            self._show(held.topic, held.client.group, held.receipt, renewal.invisible_ms)
+            self._deliveries.start(self._show_held(renewal))
+
+    async def _show_held(self, renewal: Renewal) -> None:
+        held = renewal.message
+        receipt = await self._final_receipt(held)
+        await self._show(held.topic, held.client.group, receipt, renewal.invisible_ms)
 
     def release_soon(self, client: ProxyClient, messages: Iterable[PoppedMessage]) -> None:
         """Make messages visible soon that could not be written to the client."""
         for one in messages:
-            self._show(one.topic, client.group, receipt_of(one), _RELEASED_MS)
+            self._deliveries.start(
+                self._show(one.topic, client.group, receipt_of(one), _RELEASED_MS)
+            )
 
-    def _show(self, topic: str, group: str, receipt: ReceiptHandle, invisible_ms: int) -> None:
-        """Make a message visible soon, without waiting for the broker."""
+    async def _show(
+        self, topic: str, group: str, receipt: ReceiptHandle, invisible_ms: int
+    ) -> None:
+        """Make a message visible soon; its delivery does not count as an attempt."""
         pool = self._cluster.pool
-        self._deliveries.start(
-            self._deliveries.change(pool, topic, group, receipt, invisible_ms, suspend=True)
-        )
+        await self._deliveries.change(pool, topic, group, receipt, invisible_ms, suspend=True)
 
     def _retry_delay_ms(self, group: str, reconsume_times: int) -> int | None:
         found = self._groups.get(group)

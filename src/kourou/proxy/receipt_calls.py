@@ -80,7 +80,7 @@ class ReceiptCalls:
     ) -> ReceiptHandle:
         """Return the present receipt of a message: that of its last renewal."""
         receipt = read_handle(entry.receipt_handle)
-        renewed = self._held.take(context, group, entry.message_id, receipt)
+        renewed = await self._held.take(context, group, entry.message_id, receipt)
         receipt = renewed or receipt
         check_not_expired(receipt, self._cluster.now_ms())
         return receipt
@@ -94,7 +94,8 @@ class ReceiptCalls:
         invisible_ms = duration_ms(asked.invisible_duration)
         check_invisible(invisible_ms, self._limits)
         receipt = read_handle(asked.receipt_handle)
-        receipt = self._held.take(context, asked.group.name, asked.message_id, receipt) or receipt
+        renewed = await self._held.take(context, asked.group.name, asked.message_id, receipt)
+        receipt = renewed or receipt
         check_not_expired(receipt, self._cluster.now_ms())
         changed = await self._deliveries.change(
             self._pool(context),
@@ -116,7 +117,8 @@ class ReceiptCalls:
         check_topic(asked.topic.name)
         check_group(asked.group.name)
         receipt = read_handle(asked.receipt_handle)
-        receipt = self._held.take(context, asked.group.name, asked.message_id, receipt) or receipt
+        renewed = await self._held.take(context, asked.group.name, asked.message_id, receipt)
+        receipt = renewed or receipt
         await self._deliveries.dead_letter(
             required_client(self._clients, context).pool,
             asked.topic.name,
