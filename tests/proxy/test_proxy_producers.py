@@ -115,3 +115,14 @@ def test_scheduled_message_is_received_when_it_is_due_and_not_after_its_recall()
         assert await consumer.receive(LATER, invisible_ms=60_000) == []
 
     with_rig(test)
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%billing", "%DLQ%billing"])
+def test_retry_and_dead_letter_topics_accept_all_types(topic: str) -> None:
+    async def test(rig: Rig) -> None:
+        await rig.create(TopicConfig(topic, 1, 1))
+        producer = await rig.producer(topic)
+        entry = await producer.send(b"again", topic, message_group="g")
+        assert entry.offset == 0
+
+    with_rig(test)

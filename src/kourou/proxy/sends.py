@@ -34,6 +34,7 @@ from kourou.proxy.checks import (
     CallLimits,
     check_message,
     check_same_topic,
+    check_sent_type,
     check_topic,
     check_type,
     is_blank,
@@ -141,7 +142,7 @@ class Sends:
         sent = [sent_message(message, host, now_ms) for message in asked.messages]
         topic_type = await self._cluster.metadata.topic_type(topic)
         for one in sent:
-            check_type(topic_type, type_of(one.properties))
+            check_sent_type(topic, topic_type, type_of(one.properties))
         entry = await self._store_any(topic, ordering_key(asked.messages), sent)
         return v2.SendMessageResponse(
             status=combined_status([entry.status.code], ""), entries=[entry]
