@@ -140,6 +140,22 @@ def test_fault_of_settings_ends_the_stream_with_internal(caplog: pytest.LogCaptu
     assert [record.getMessage() for record in caplog.records] == ["telemetry.failed client=c"]
 
 
+def test_consumer_of_a_refused_group_is_unknown_afterwards() -> None:
+    async def test(rig: Rig) -> None:
+        client = await rig.connect("c")
+        subscription = v2.Subscription(group=v2.Resource(name=GROUP))
+        stream = client.grpc.open("Telemetry", None)
+        settings = v2.Settings(client_type=PUSH, subscription=subscription)
+        stream.send(v2.TelemetryCommand(settings=settings))
+        assert await stream.rest() == []
+        assert stream.status is GrpcStatus.INVALID_ARGUMENT
+        await asyncio.sleep(0.1)
+        assert (await client.heartbeat(PUSH)).code == Code.UNRECOGNIZED_CLIENT_TYPE
+        assert rig.registered(GROUP) == []
+
+    with_rig(test, auto_create_subscription_group=False)
+
+
 def test_stream_without_a_client_id_leaves_no_task() -> None:
     async def test(rig: Rig) -> None:
         await rig.producer()

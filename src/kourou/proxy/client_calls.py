@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from kourou.errors import CallRefusedError, GrpcError, KourouError
 from kourou.http2.calls import Call
@@ -73,14 +74,18 @@ class ClientCalls:
 
         call.on_message = on_message
         call.on_end = lambda: inbox.put_nowait(None)
-        task = asyncio.create_task(self._serve_telemetry(call, context, inbox))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._start(self._serve_telemetry(call, context, inbox))
 
         def cancelled() -> None:
             task.cancel()
 
         call.on_cancel = cancelled
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _serve_telemetry(
         self, call: Call, context: CallContext, inbox: asyncio.Queue[bytes | None]
@@ -120,7 +125,7 @@ class ClientCalls:
         """Remember the settings of a client, register it, and return those that apply."""
         remembered = remembered_settings(settings, self._limits)
         check_settings(remembered)
-        client = self._clients.get(context.client_id)
+        known = client = self._clients.get(context.client_id)
         if client is None:
             client = ProxyClient(
                 context,
@@ -132,12 +137,17 @@ class ClientCalls:
             self._clients.put(client)
         client.settings = remembered
         client.telemetry = call
-        await client.register()
-        group = None
-        if client.group:
-            group = await self._cluster.metadata.group(client.group)
-            if self._cluster.is_local:
-                check_known_group(group, client.group)
+        try:
+            await client.register()
+            group = None
+            if client.group:
+                group = await self._cluster.metadata.group(client.group)
+                if self._cluster.is_local:
+                    check_known_group(group, client.group)
+        except BaseException:
+            if known is None:
+                self._start(self.forget(client))
+            raise
         return answered_settings(remembered, group, self._limits, self._defaults)
 
     # Heartbeat and termination
