@@ -24,6 +24,7 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues, subscribe_queues
 from kourou.proxy.plain_sends import complete_stored
+from kourou.proxy.queue_cache import QueueCache
 from kourou.proxy.remote_metadata import RemoteMetadata
 from kourou.remoting.connection import FastPath
 from kourou.remoting.dispatch import Handler
@@ -96,6 +97,8 @@ class Cluster:
         self._now_s = asyncio.get_running_loop().time
         self._refreshed_s: dict[str, float] = {}
         self._faults = LatencyFaults()
+        self._writable = QueueCache(publish_queues, ROUTES_MAX)
+        self._readable = QueueCache(subscribe_queues, ROUTES_MAX)
 
     def now_ms(self) -> int:
         """Return epoch milliseconds."""
@@ -137,7 +140,7 @@ class Cluster:
         route = self.known_route(topic)
         if route is None:
             route = await self.routes.get(topic, REQUEST_TIMEOUT_S)
-            self._refreshed_s[topic] = self._now_s()
+            self._note_refresh(topic)
         return route
 
     def known_route(self, topic: str) -> TopicRoute | None:
@@ -149,11 +152,11 @@ class Cluster:
                 self._refresh_soon(topic)
         return route
 
-    async def writable_queues(self, topic: str) -> list[MessageQueue]:
+    async def writable_queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues for sends; see `publish_queues`."""
-        return publish_queues(topic, await self.cached_route(topic))
+        return self._writable.queues(topic, await self.cached_route(topic))
 
-    async def readable_queues(self, topic: str, broker_name: str = "") -> list[MessageQueue]:
+    async def readable_queues(self, topic: str, broker_name: str = "") -> Sequence[MessageQueue]:
         """Return the queues for receives; see `subscribe_queues`.
 
         Args:
@@ -165,7 +168,7 @@ class Cluster:
         if broker_name and route.any_address(broker_name) is None:
             with suppress(TransportError):
                 route = await self.routes.refresh(topic, REQUEST_TIMEOUT_S)
-        return subscribe_queues(topic, route)
+        return self._readable.queues(topic, route)
 
     async def address(self, topic: str, broker_name: str) -> str:
         """Return the address of a topic's broker."""
@@ -191,10 +194,13 @@ class Cluster:
         self._refresh_soon(topic)
 
     def _refresh_soon(self, topic: str) -> None:
+        self._note_refresh(topic)
+        self.routes.refresh_soon(topic)
+
+    def _note_refresh(self, topic: str) -> None:
         if len(self._refreshed_s) > ROUTES_MAX:
             self._refreshed_s.clear()
         self._refreshed_s[topic] = self._now_s()
-        self.routes.refresh_soon(topic)
 
     async def close(self) -> None:
         """Close the shared connections."""
