@@ -29,6 +29,7 @@ SHARDS = {
     "kourou.properties_file": "a file format",
     "kourou.proxy.local_metadata": "needs the broker of the process, unlike the proxy",
     "kourou.proxy.pb.wire": "base of the generated stubs",
+    "kourou.proxy.queue_cache": "pure, beside the connections to brokers",
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",
     "kourou.spark.class_archive": "needs no Spark, as its test, and knows files that Java owns",
     "kourou.spark.duplicates": "a public function, which the package imports on first use",

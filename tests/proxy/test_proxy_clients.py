@@ -13,7 +13,7 @@ from kourou.proxy.client_calls import COMMANDS_MAX
 from kourou.proxy.clients import CLIENT_EXPIRY_S
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
-from tests.proxy.proxy_rig import GROUP, PROXY, TOPIC, Rig, with_rig
+from tests.proxy.proxy_rig import GROUP, PROXY, TOPIC, Mode, Rig, with_rig
 
 pytestmark = pytest.mark.usefixtures("each_mode")
 
@@ -153,7 +153,8 @@ def test_consumer_of_a_refused_group_is_unknown_afterwards() -> None:
         assert (await client.heartbeat(PUSH)).code == Code.UNRECOGNIZED_CLIENT_TYPE
         assert rig.registered(GROUP) == []
 
-    with_rig(test, auto_create_subscription_group=False)
+    # In cluster mode, as in Java, the settings of an unknown group are answered.
+    with_rig(test, mode=Mode.LOCAL, auto_create_subscription_group=False)
 
 
 def test_stream_without_a_client_id_leaves_no_task() -> None:
