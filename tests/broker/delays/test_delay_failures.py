@@ -164,6 +164,28 @@ def test_a_message_not_delivered_before_a_kill_is_delivered_after_it() -> None:
     run(after, disk, later_ms=5_000)
 
 
+def test_second_send_of_a_delivered_message_hides_none_before_it_after_a_kill() -> None:
+    async def kill(disk: SimDisk) -> None:
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        sent_twice = named(broker, b"twice", 2)
+        await broker.store_messages([named(broker, b"first", 2), sent_twice])
+        await asyncio.sleep(0.5)
+        await broker.store_messages([named(broker, b"between", 2), sent_twice])
+        await asyncio.sleep(4.7)
+        assert bodies(broker) == [b"first", b"twice"]
+        await broker.delay.persist()
+        broker.abandon()
+
+    async def after(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(1)
+        assert bodies(broker) == [b"first", b"twice", b"between", b"twice"]
+
+    disk = SimDisk()
+    run_virtual(kill(disk))
+    run(after, disk, later_ms=6_000)
+
+
 def test_the_file_is_never_ahead_of_the_log() -> None:
     async def test(broker: SimulatedBroker) -> None:
         await broker.store_messages([broker.draft(b"late", delay_level=1)])

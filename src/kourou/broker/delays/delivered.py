@@ -12,10 +12,9 @@ Neither the present topics nor their queues matter: a topic may be missing at th
 interrupted in its creation, after messages had been delivered to it.
 
 A level delivers in order. So its progress moves over the messages at its head whose delivery is
-found, up to the first without one. A message without a unique id cannot be identified and counts as
-not delivered. A message that has no valid destination, or is older than all records of its topic,
-may have been skipped while the topic did not exist. It counts as skipped if a later message was
-delivered.
+found. One without a delivery was skipped if a later message was delivered: its topic did not exist,
+or it has no unique id and cannot be identified. The search for a later delivery is long only if the
+message has no valid destination, or is older than all records of its topic.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from kourou.broker.topics import Topics
 from kourou.disk import Disk
@@ -82,6 +81,10 @@ def _queue(properties: Mapping[str, str], topics: Topics) -> int | None:
 
 IN_PROGRESS_MS: Final = 10_000
 """Longest time by which a delivery can precede a saved progress that does not count it."""
+
+DOUBTS_MAX: Final = 64
+"""Limit on messages without a delivery behind which a later delivery is searched for, although
+their topic exists and had records before them."""
 
 _Key = tuple[str, str, str, int, int]
 """Destination topic and queue, unique id, reconsume times, born time; equal for two sends of one
@@ -172,27 +175,69 @@ def _passed(
 ) -> int:
     """Return the level's first queue offset from `offset` on that was not delivered.
 
-    Only records with a higher log position can be deliveries of a message.
+    Only records behind a message, and behind the delivery of the one before it, can be its
+    delivery: so a second send of a message is not taken for delivered because the first one was.
     """
     passed = offset
+    last = _delivered_before(store, queue_id, offset, deliveries)
+    doubts_left = 0 if last is None else DOUBTS_MAX
     first_positions: dict[str, int] = {}
-    while True:
-        entry = store.reader.entry(SCHEDULE_TOPIC, queue_id, offset)
-        record = None if entry is None else store.reader.read_record(entry.physical_offset)
-        if entry is None or record is None:
-            return passed
+    while (waiting := _waiting(store, queue_id, offset)) is not None:
         offset += 1
-        header = read_record(record, check_crc=False)
-        properties = decode_properties(header.properties(record))
-        positions = deliveries.get(_key(header, properties), [])
-        index = bisect_right(positions, entry.physical_offset)
-        if properties.get(names.UNIQ_KEY) and index < len(positions):
-            del positions[index]
-            passed = offset
+        position = _delivery(waiting, deliveries, last or 0)
+        if position is not None:
+            passed, last = offset, position
             continue
-        topic = properties.get(names.REAL_TOPIC, "")
+        topic = waiting.properties.get(names.REAL_TOPIC, "")
         if topic not in first_positions:
             first_positions[topic] = store.reader.first_position(topic)
-        was_in_topic = first_positions[topic] <= entry.physical_offset
-        if was_in_topic and _queue(properties, topics) is not None:
-            return passed  # not skipped: later messages wait for it
+        was_in_topic = first_positions[topic] <= waiting.header.physical_offset
+        if was_in_topic and _queue(waiting.properties, topics) is not None:
+            if not doubts_left:
+                return passed
+            doubts_left -= 1
+    return passed
+
+
+class _Waiting(NamedTuple):
+    """A message of a level."""
+
+    header: RecordHeader
+    properties: dict[str, str]
+
+
+def _waiting(store: MessageStore, queue_id: int, offset: int) -> _Waiting | None:
+    """Return a message of a level; None if its record cannot be read."""
+    entry = store.reader.entry(SCHEDULE_TOPIC, queue_id, offset)
+    record = None if entry is None else store.reader.read_record(entry.physical_offset)
+    if record is None:
+        return None
+    header = read_record(record, check_crc=False)
+    return _Waiting(header, decode_properties(header.properties(record)))
+
+
+def _delivery(waiting: _Waiting, deliveries: _Deliveries, after: int) -> int | None:
+    """Return the position of the message's delivery behind `after`; None if it has none."""
+    if not waiting.properties.get(names.UNIQ_KEY):
+        return None
+    positions = deliveries.get(_key(*waiting), [])
+    index = bisect_right(positions, max(after, waiting.header.physical_offset))
+    return positions[index] if index < len(positions) else None
+
+
+def _delivered_before(
+    store: MessageStore, queue_id: int, offset: int, deliveries: _Deliveries
+) -> int | None:
+    """Return the position of the last delivery before those of a level from `offset` on.
+
+    0 if the level begins there; None if no delivery of the messages before it is found.
+    """
+    if not offset:
+        return 0
+    first = store.reader.min_offset(SCHEDULE_TOPIC, queue_id)
+    for earlier in range(offset - 1, max(first, offset - DOUBTS_MAX) - 1, -1):
+        waiting = _waiting(store, queue_id, earlier)
+        position = None if waiting is None else _delivery(waiting, deliveries, 0)
+        if position is not None:
+            return position
+    return None
