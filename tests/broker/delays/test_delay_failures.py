@@ -106,19 +106,40 @@ def test_a_kill_while_the_clock_was_ahead_repeats_no_delivery() -> None:
     async def kill(disk: SimDisk) -> None:
         broker = SimulatedBroker(disk)
         await broker.start_deliveries()
-        await broker.store_messages([named(broker, b"early", level=3)])
+        await broker.store_messages([named(broker, b"early", level=6)])
         cast(LoopClock, broker.clock).step(hour_ms)
         await asyncio.sleep(5.5)
         assert bodies(broker) == [b"early"]
         broker.abandon()
 
     async def after(broker: SimulatedBroker) -> None:
-        await asyncio.sleep(20)
+        await asyncio.sleep(130)
         assert bodies(broker) == [b"early"]
 
     disk = SimDisk()
     run_virtual(kill(disk))
     run(after, disk, later_ms=7_000)
+
+
+def test_a_kill_soon_after_the_clock_was_set_back_a_little_repeats_no_delivery() -> None:
+    async def kill(disk: SimDisk) -> None:
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        clock = cast(LoopClock, broker.clock)
+        clock.step(2_000)
+        await broker.store_messages([named(broker, b"early", level=1)])
+        clock.step(-2_000)
+        await asyncio.sleep(1.5)
+        assert bodies(broker) == [b"early"]
+        broker.abandon()
+
+    async def after(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(10)
+        assert bodies(broker) == [b"early"]
+
+    disk = SimDisk()
+    run_virtual(kill(disk))
+    run(after, disk, later_ms=2_600)
 
 
 @pytest.mark.parametrize("mode", list(FlushDiskType))

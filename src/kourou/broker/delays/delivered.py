@@ -82,6 +82,11 @@ def _queue(properties: Mapping[str, str], topics: Topics) -> int | None:
 IN_PROGRESS_MS: Final = 10_000
 """Longest time by which a delivery can precede a saved progress that does not count it."""
 
+EARLY_MS: Final = 60_000
+"""Time by which a message may have been delivered before it was due, because the clock was set back
+while it waited. A longer time is seen only while the message is due later than its level's delay
+allows."""
+
 DOUBTS_MAX: Final = 64
 """Limit on messages without a delivery behind which a later delivery is searched for, although
 their topic exists and had records before them."""
@@ -118,9 +123,9 @@ def find_delivered(
         segment_bytes: size of the log's files.
         heads: saved progress of each level.
         noted_at_ms: time at which the file was written; 0 without a file.
-        now_ms: messages due later than this and than `last_store_at_ms` have not been delivered,
-            except those due later than their level's delay allows: for these the clock was set
-            back.
+        now_ms: messages due `EARLY_MS` later than this and than `last_store_at_ms` have not been
+            delivered, except those due later than their level's delay allows: for these the clock
+            was set back.
         last_store_at_ms: store time of the last record, by a clock that may have been ahead.
         delay_levels_ms: delay of each level, by queue.
 
@@ -132,9 +137,8 @@ def find_delivered(
         entry = store.reader.entry(SCHEDULE_TOPIC, queue_id, offset)
         if entry is None:
             continue
-        wait_ms = entry.tags_code - now_ms
-        is_due = wait_ms <= 0 or entry.tags_code <= last_store_at_ms
-        if is_due or wait_ms > delay_levels_ms[queue_id]:
+        is_near = entry.tags_code <= max(now_ms, last_store_at_ms) + EARLY_MS
+        if is_near or entry.tags_code - now_ms > delay_levels_ms[queue_id]:
             positions[queue_id] = entry.physical_offset
     if not positions:
         return {}
