@@ -105,11 +105,13 @@ class GrpcClient(asyncio.BufferedProtocol):
     Attributes:
         metadata: sent with every call.
         is_closed: whether the connection has ended.
+        is_draining: the server accepts no more calls.
     """
 
     def __init__(self) -> None:
         self.metadata: dict[str, str] = {}
         self.is_closed = False
+        self.is_draining = False
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(_BUFFER_BYTES)
         self._received = bytearray()
@@ -120,12 +122,16 @@ class GrpcClient(asyncio.BufferedProtocol):
 
     @classmethod
     async def connect(
-        cls, network: Network, address: Address, metadata: Mapping[str, str] | None = None
+        cls,
+        network: Network,
+        address: Address,
+        metadata: Mapping[str, str] | None = None,
+        window: int = frames.WINDOW_BYTES_MAX,
     ) -> Self:
-        """Return a client that is connected to `address`."""
+        """Return a client that is connected to `address`, and reads `window` bytes of each call."""
         client = cast(Self, await network.connect(address, cls, 3.0))
         client.metadata = dict(metadata or {})
-        settings = {frames.Setting.INITIAL_WINDOW_SIZE: frames.WINDOW_BYTES_MAX}
+        settings = {frames.Setting.INITIAL_WINDOW_SIZE: window}
         client.write(frames.PREFACE + frames.settings_frame(settings))
         client.write(frames.window_frame(0, _WINDOW_GROWTH))
         return client
@@ -243,6 +249,8 @@ class GrpcClient(asyncio.BufferedProtocol):
                 call.over(status, unquote(fields.get(b"grpc-message", "")))
         elif kind == frames.DATA and call is not None:
             call.feed(payload)
+        elif kind == frames.GOAWAY:
+            self.is_draining = True
         elif kind == frames.RST_STREAM and call is not None:
             call.is_reset = True
             call.over(GrpcStatus.CANCELLED, f"reset with {int.from_bytes(payload, 'big')}")

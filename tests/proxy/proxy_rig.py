@@ -13,6 +13,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.clock import Clock
+from kourou.http2.frames import WINDOW_BYTES_MAX
 from kourou.model.group import SubscriptionGroup
 from kourou.model.host import Host
 from kourou.model.topic import TopicConfig
@@ -22,6 +23,7 @@ from kourou.proxy.cluster import Cluster, Metadata
 from kourou.proxy.local_metadata import LocalMetadata
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType
+from kourou.proxy.received_writes import WriteLimits
 from kourou.proxy.server import Proxy
 from kourou.proxy.times import duration, timestamp
 from kourou.remoting.network import Address, ProtocolFactory
@@ -87,10 +89,12 @@ class Rig:
             context.groups.put(group)
         await context.topics.persist_and_announce()
 
-    async def connect(self, client_id: str, **metadata: str) -> TestClient:
-        """Return a connected client, without settings."""
+    async def connect(
+        self, client_id: str, window: int = WINDOW_BYTES_MAX, **metadata: str
+    ) -> TestClient:
+        """Return a connected client without settings, which reads `window` bytes of each call."""
         fields = {"x-mq-client-id": client_id, "x-mq-language": "PYTHON", **metadata}
-        client = await GrpcClient.connect(self.network, PROXY, fields)
+        client = await GrpcClient.connect(self.network, PROXY, fields, window)
         self._clients.append(client)
         return TestClient(self, client)
 
@@ -106,9 +110,10 @@ class Rig:
         group: str = GROUP,
         client_id: str = "consumer@1",
         kind: ClientType = ClientType.PUSH_CONSUMER,
+        window: int = WINDOW_BYTES_MAX,
     ) -> TestClient:
         """Return a consumer whose settings the proxy has answered."""
-        client = await self.connect(client_id)
+        client = await self.connect(client_id, window)
         client.group = group
         await client.settle(consumer_settings(kind, group, *topics or (TOPIC,)))
         return client
@@ -270,6 +275,7 @@ async def proxy_rig(
     advertised: Host | None = None,
     metadata: Metadata | None = None,
     mode: Mode | None = None,
+    write_limits: WriteLimits | None = None,
     **options: Any,
 ) -> AsyncIterator[Rig]:
     """Run the servers.
@@ -279,6 +285,7 @@ async def proxy_rig(
         advertised: of the proxy.
         metadata: of the proxy; None: that of its mode.
         mode: of the proxy; None: `MODE`.
+        write_limits: of the proxy; None: the defaults.
         options: of the broker.
     """
     network = MemoryNetwork(0)
@@ -301,7 +308,7 @@ async def proxy_rig(
         metadata = metadata or LocalMetadata(context.topics, context.groups)
         local = {broker.address: broker.create_connection}
     cluster = Cluster(runtime, config.namesrv_addr, metadata, local)
-    proxy = Proxy(network, cluster, advertised=advertised)
+    proxy = Proxy(network, cluster, advertised=advertised, write_limits=write_limits)
     await proxy.start(PROXY)
     rig = Rig(broker, proxy, runtime, network)
     try:

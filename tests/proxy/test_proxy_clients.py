@@ -13,11 +13,13 @@ from kourou.proxy.client_calls import COMMANDS_MAX
 from kourou.proxy.clients import CLIENT_EXPIRY_S
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
+from kourou.proxy.server import STOP_S
 from tests.proxy.proxy_rig import GROUP, PROXY, TOPIC, Mode, Rig, with_rig
 
 pytestmark = pytest.mark.usefixtures("each_mode")
 
 PUSH = ClientType.PUSH_CONSUMER
+EMPTY = (Code.MESSAGE_NOT_FOUND, "no new message")
 
 
 class FailingMetadata:
@@ -196,12 +198,50 @@ def test_stop_ends_calls_that_wait_and_unregisters_clients() -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         await rig.proxy.stop()
-        await call.rest()
-        assert call.is_over
-        assert loop.time() - started_s < 3
+        status, ended = await call.rest()
+        assert (status.status.code, status.status.message) == EMPTY
+        assert ended.HasField("delivery_timestamp")
+        assert call.status is GrpcStatus.OK
+        assert consumer.stream is not None
+        assert await consumer.stream.rest() == []
+        assert consumer.stream.status is GrpcStatus.OK
+        assert consumer.grpc.is_draining
+        assert loop.time() - started_s < 0.5
         assert rig.registered(GROUP) == []
 
     with_rig(test)
+
+
+def test_stop_waits_for_the_answer_of_a_call() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        await producer.send(b"first")
+        rig.network.stall(rig.broker.address)
+        sending = asyncio.create_task(producer.send(b"last"))
+        await asyncio.sleep(0.1)
+        stopping = asyncio.create_task(rig.proxy.stop())
+        await asyncio.sleep(0.5)
+        rig.network.heal(rig.broker.address)
+        assert (await sending).offset == 1
+        await stopping
+
+    with_rig(test, mode=Mode.CLUSTER)
+
+
+def test_stop_does_not_wait_for_a_broker_that_does_not_answer() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        await producer.send(b"first")
+        rig.network.stall(rig.broker.address)
+        sending = asyncio.create_task(producer.send(b"last"))
+        await asyncio.sleep(0.1)
+        started_s = asyncio.get_running_loop().time()
+        await rig.proxy.stop()
+        assert asyncio.get_running_loop().time() - started_s < STOP_S + 8
+        rig.network.heal(rig.broker.address)
+        await asyncio.gather(sending, return_exceptions=True)
+
+    with_rig(test, mode=Mode.CLUSTER)
 
 
 def test_proxy_listens_on_its_address() -> None:

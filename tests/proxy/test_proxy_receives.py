@@ -9,9 +9,11 @@ import pytest
 
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig
+from kourou.proxy.clients import CLIENT_LOST_S
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
-from tests.proxy.proxy_rig import GROUP, Mode, Rig, with_rig
+from kourou.proxy.received_writes import WriteLimits
+from tests.proxy.proxy_rig import GROUP, TOPIC, Mode, Rig, with_rig
 
 pytestmark = pytest.mark.usefixtures("each_mode")
 
@@ -114,16 +116,131 @@ def test_message_for_an_ended_receive_is_visible_within_two_seconds(end: str) ->
     with_rig(test)
 
 
-def test_held_messages_are_visible_soon_after_their_consumer_left() -> None:
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_message_sent_after_the_end_of_a_receive_is_visible_at_once(end: str) -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        consumer = await rig.consumer(client_id="leaver")
+        other = await rig.consumer(client_id="other")
+        call = consumer.receiving()
+        await asyncio.sleep(1)
+        if end == "cancel":
+            call.cancel()
+        else:
+            consumer.grpc.close()
+        await asyncio.sleep(0.1)
+        await producer.send(b"one")
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        assert bodies(await other.receive()) == [b"one"]
+        assert loop.time() - started_s < 0.1
+
+    with_rig(test)
+
+
+def test_cancelled_receive_leaves_the_other_receives_of_its_client() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.create(TopicConfig("Bills", 1, 1))
+        producer, consumer = await rig.producer(TOPIC, "Bills"), await rig.consumer(TOPIC, "Bills")
+        cancelled, waiting = consumer.receiving(), consumer.receiving("Bills")
+        await asyncio.sleep(1)
+        cancelled.cancel()
+        await asyncio.sleep(0.1)
+        await producer.send(b"bill", "Bills")
+        await producer.send(b"order")
+        assert [one.message.body for one in await waiting.rest()][1:-1] == [b"bill"]
+        await asyncio.sleep(2)
+        assert bodies(await consumer.receive()) == [b"order"]
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize("invisible_ms", [None, 30_000])
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_messages_that_a_slow_client_did_not_read_are_visible_soon(
+    end: str, invisible_ms: int | None
+) -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        slow = await rig.consumer(client_id="slow", window=25_000)
+        other = await rig.consumer(client_id="other", kind=SIMPLE)
+        for number in range(8):
+            await producer.send(b"%d" % number * 10_000)
+        call = slow.receiving(invisible_ms=invisible_ms)
+        await asyncio.sleep(4)
+        assert len(call.messages) == 3, "the status and two messages fit into its window"
+        if end == "cancel":
+            call.cancel()
+        else:
+            slow.grpc.close()
+        await asyncio.sleep(2)
+        found = bodies(await other.receive(invisible_ms=10_000))
+        assert {body[:1] for body in found} == {b"%d" % number for number in range(2, 8)}
+
+    with_rig(test)
+
+
+def test_messages_beyond_the_limit_of_a_slow_client_are_visible_soon() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        slow = await rig.consumer(client_id="slow", window=1_000)
+        other = await rig.consumer(client_id="other", kind=SIMPLE)
+        for number in range(8):
+            await producer.send(b"%d" % number * 10_000)
+        calls = [slow.receiving(batch_size=2, invisible_ms=60_000) for _ in range(3)]
+        await asyncio.sleep(3)
+        found = bodies(await other.receive(invisible_ms=60_000))
+        assert len(found) == 8 - 2 * 2 - 1, "the last receive has only the message in its stream"
+        assert [len(call.messages) for call in calls] == [1, 1, 1]  # their status
+
+    with_rig(test, write_limits=WriteLimits(connection_bytes_max=25_000))
+
+
+def test_held_messages_are_visible_soon_after_their_consumer_terminated() -> None:
     async def test(rig: Rig) -> None:
         producer = await rig.producer()
         consumer = await rig.consumer(client_id="leaver")
         other = await rig.consumer(client_id="other")
         await producer.send(b"one")
         assert bodies(await consumer.receive()) == [b"one"]
-        consumer.grpc.close()
+        asked = v2.NotifyClientTerminationRequest(group=v2.Resource(name=GROUP))
+        await consumer.grpc.call("NotifyClientTermination", asked)
         await asyncio.sleep(2)
         assert bodies(await other.receive()) == [b"one"]
+
+    with_rig(test)
+
+
+def test_held_messages_of_a_dead_consumer_are_visible_before_it_expires() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        consumer = await rig.consumer(client_id="dead")
+        other = await rig.consumer(client_id="other")
+        await producer.send(b"one")
+        assert bodies(await consumer.receive()) == [b"one"]
+        consumer.grpc.close()
+        await asyncio.sleep(CLIENT_LOST_S + 5 + 2)
+        assert bodies(await other.receive()) == [b"one"]
+
+    with_rig(test)
+
+
+def test_consumer_that_reconnects_keeps_the_messages_that_it_holds() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        consumer = await rig.consumer(client_id="again")
+        other = await rig.consumer(client_id="other")
+        await producer.send(b"one")
+        [message] = await consumer.receive()
+        consumer.grpc.close()
+        await asyncio.sleep(5)
+        back = await rig.consumer(client_id="again")
+        for _ in range(15):
+            assert await other.receive() == []
+            await back.heartbeat(ClientType.PUSH_CONSUMER)
+        assert await back.ack(message) == [Code.OK]
+        for _ in range(15):
+            assert await other.receive() == []
 
     with_rig(test)
 
@@ -196,9 +313,11 @@ def test_message_of_a_client_that_leaves_during_its_renewal_is_visible_soon() ->
         await producer.send(b"one")
         assert bodies(await consumer.receive()) == [b"one"]
         await stall_next_renewal(rig)
-        consumer.grpc.close()
+        asked = v2.NotifyClientTerminationRequest(group=v2.Resource(name=GROUP))
+        terminating = asyncio.create_task(consumer.grpc.call("NotifyClientTermination", asked))
         await asyncio.sleep(0.5)
         rig.network.heal(rig.broker.address)
+        await terminating
         await asyncio.sleep(2)
         assert bodies(await other.receive()) == [b"one"]
 

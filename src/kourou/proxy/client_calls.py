@@ -56,6 +56,7 @@ class ClientCalls:
         self._limits = limits
         self._advertised = advertised
         self._defaults = ProducerDefaults()
+        self._streams: set[Call] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # Telemetry
@@ -90,6 +91,7 @@ class ClientCalls:
     async def _serve_telemetry(
         self, call: Call, context: CallContext, inbox: asyncio.Queue[bytes | None]
     ) -> None:
+        self._streams.add(call)
         try:
             while call.is_active and (data := await inbox.get()) is not None:
                 await self._on_command(call, context, parse(v2.TelemetryCommand, data))
@@ -101,10 +103,10 @@ class ClientCalls:
             code, text = telemetry_failure(error)
             call.finish(GrpcStatus(code), text)
         finally:
-            client = self._clients.get(context.client_id) if context.client_id else None
+            self._streams.discard(call)
+            client = self._clients.find(context.client_id)
             if client is not None and client.telemetry is call:
                 client.telemetry = None
-                self._held.release(client)
         call.finish()
 
     async def _on_command(
@@ -184,17 +186,27 @@ class ClientCalls:
         await client.close()
 
     async def expire(self) -> None:
-        """Forget the clients that made no call for too long; called every few seconds."""
-        for client in self._clients.expired(asyncio.get_running_loop().time()):
+        """Forget the clients that made no call for too long; called every few seconds.
+
+        The messages of those that have lost their stream are released earlier.
+        """
+        now_s = asyncio.get_running_loop().time()
+        for client in self._clients.lost(now_s):
+            self._held.release(client)
+        for client in self._clients.expired(now_s):
             log.info("client.expired id=%s", client.id)
             await self.forget(client)
+
+    def end_streams(self) -> None:
+        """End the streams of all clients, which open new ones at another proxy, or later."""
+        for call in list(self._streams):
+            call.finish()
 
     async def close(self) -> None:
         """Forget all clients."""
         for task in list(self._tasks):
             task.cancel()
-        for client in self._clients:
-            await self.forget(client)
+        await asyncio.gather(*map(self.forget, self._clients))
 
     # Routes
 

@@ -32,6 +32,7 @@ from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.proxy.checks import check_group, check_topic
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
 from kourou.proxy.filters import subscription_of
+from kourou.proxy.held_pops import HeldPops
 from kourou.proxy.metadata import CallContext, required_language
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
@@ -43,6 +44,9 @@ log = logging.getLogger(__name__)
 
 CLIENT_EXPIRY_S: Final = 120.0
 """Seconds without a call after which a client is forgotten."""
+CLIENT_LOST_S: Final = 15.0
+"""Seconds without a call and a stream after which the messages that a client holds are released.
+Clients open a lost stream again within 5 s, and send heartbeats every 10 s."""
 _CONSUMERS: Final = {
     ClientType.PUSH_CONSUMER: ConsumeType.PASSIVELY,
     ClientType.SIMPLE_CONSUMER: ConsumeType.ACTIVELY,
@@ -57,7 +61,8 @@ class ProxyClient:
         settings: as it sent them, with the defaults of a consumer.
         telemetry: its stream; None while it has none.
         seen_s: time of the loop of its last call.
-        pool: its connections to brokers.
+        pool: its connections to brokers, by which they know it.
+        pops: what brokers hold for it.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class ProxyClient:
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: lambda _: None,  # no queues to share out
             },
         )
+        self.pops = HeldPops(cluster.create_pool(address, {}))
         self._language = required_language(context)
         self._cluster = cluster
         self._registered: set[str] = set()
@@ -120,6 +126,7 @@ class ProxyClient:
         topics = [topic.name for topic in self.settings.publishing.topics]
         await asyncio.gather(*(self._unregister_at(one, topics) for one in self._registered))
         await self.pool.close()
+        await self.pops.pool.close()
 
     async def _unregister_at(self, address: str, topics: list[str]) -> None:
         if self.pool.existing(address) is None:
@@ -220,10 +227,14 @@ class ClientTable:
 
     def get(self, client_id: str) -> ProxyClient | None:
         """Return the client, which has just made a call; None if it is unknown."""
-        client = self._by_id.get(client_id)
+        client = self.find(client_id)
         if client is not None:
             client.seen_s = asyncio.get_running_loop().time()
         return client
+
+    def find(self, client_id: str) -> ProxyClient | None:
+        """Return the client, whose last call may be long ago; None if it is unknown."""
+        return self._by_id.get(client_id)
 
     def put(self, client: ProxyClient) -> None:
         """Add a client."""
@@ -237,6 +248,14 @@ class ClientTable:
     def expired(self, now_s: float) -> list[ProxyClient]:
         """Return the clients that made no call for too long."""
         return [client for client in self if now_s - client.seen_s > CLIENT_EXPIRY_S]
+
+    def lost(self, now_s: float) -> list[ProxyClient]:
+        """Return the clients without a stream that made no call for `CLIENT_LOST_S`."""
+        return [
+            client
+            for client in self
+            if client.telemetry is None and now_s - client.seen_s > CLIENT_LOST_S
+        ]
 
 
 def required_client(clients: ClientTable, context: CallContext) -> ProxyClient:

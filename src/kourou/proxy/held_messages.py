@@ -16,7 +16,7 @@ from kourou.errors import KourouError, RemoteError
 from kourou.model.group import SubscriptionGroup
 from kourou.protocol.popping.receipt_handles import ReceiptHandle
 from kourou.proxy.client_settings import retry_delay_ms
-from kourou.proxy.clients import ClientTable, ProxyClient
+from kourou.proxy.clients import ProxyClient
 from kourou.proxy.cluster import Cluster
 from kourou.proxy.deliveries import Deliveries, receipt_of
 from kourou.proxy.metadata import CallContext
@@ -33,9 +33,8 @@ _RELEASED_MS: Final = 1_000
 class HeldMessages:
     """Keeps messages invisible while clients hold them."""
 
-    def __init__(self, cluster: Cluster, clients: ClientTable, deliveries: Deliveries) -> None:
+    def __init__(self, cluster: Cluster, deliveries: Deliveries) -> None:
         self._cluster = cluster
-        self._clients = clients
         self._deliveries = deliveries
         self._groups: dict[str, SubscriptionGroup] = {}
         self._renewals = Renewals(RenewalPolicy(), self._retry_delay_ms)
@@ -88,11 +87,13 @@ class HeldMessages:
         if held.is_taken:  # since it was due
             self._renewals.failed(renewal, self._cluster.now_ms(), can_retry=False)
             return
-        client = self._clients.get(held.client.client_id)
-        pool = self._cluster.pool if client is None else client.pool
         try:
             changed = await self._deliveries.change(
-                pool, held.topic, held.client.group, held.receipt, renewal.invisible_ms
+                self._cluster.pool,
+                held.topic,
+                held.client.group,
+                held.receipt,
+                renewal.invisible_ms,
             )
         except KourouError as error:
             can_retry = not isinstance(error, RemoteError)

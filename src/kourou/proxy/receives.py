@@ -1,7 +1,8 @@
 """ReceiveMessage: pops messages for consumers.
 
-A receive pops with the consumer's own connection. If its call is over when the broker answers, or
-ends before all messages are written, the messages become visible again after a second.
+A receive pops by a connection of the consumer (`held_pops`), which ends the pop if its call is
+over. Messages that the broker has popped by then, and messages that the client did not read, become
+visible again after a second.
 
 Source: ReceiveMessageActivity.java, ConsumerProcessor.java, apache/rocketmq 5.5.0, and recorded
 calls.
@@ -13,11 +14,12 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from kourou.client import calls_pop
 from kourou.client.pop_result import PoppedMessage, PopResult, popped_offset
-from kourou.errors import KourouError, TransportError
+from kourou.errors import ClosedError, ConnectionLostError, KourouError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.checks import CallLimits, check_group, check_invisible, check_topic, polling_ms
@@ -32,6 +34,7 @@ from kourou.proxy.pb.v2 import Code
 from kourou.proxy.plain_messages import encode_delivery
 from kourou.proxy.queue_choice import receiving_broker
 from kourou.proxy.receipts import handle_text
+from kourou.proxy.received_writes import ReceiveCall, ReceivedWrites, WriteLimits
 from kourou.proxy.status import error_status, local_error_status, ok, status
 from kourou.proxy.times import duration_ms, timestamp
 
@@ -39,6 +42,7 @@ AUTO_RENEW_MS: Final = 60_000
 """Invisible time of messages that are renewed."""
 _SETTINGS_TIMEOUT_MS: Final = 3_000
 """Request timeout of a client whose settings do not name one."""
+_NO_NEW_MESSAGE: Final = status(Code.MESSAGE_NOT_FOUND, "no new message")
 _AT_END: Final = 1
 """Init mode: a new group begins at the end of each queue."""
 
@@ -53,45 +57,82 @@ class Receives:
         limits: CallLimits,
         deliveries: Deliveries,
         held: HeldMessages,
+        write_limits: WriteLimits | None = None,
     ) -> None:
         self._cluster = cluster
         self._clients = clients
         self._limits = limits
         self._deliveries = deliveries
         self._held = held
+        self._writes = ReceivedWrites(write_limits or WriteLimits())
         self._turns = itertools.count()
+        self._is_stopping = False
 
     async def receive(
         self, call: Call, context: CallContext, asked: v2.ReceiveMessageRequest
     ) -> None:
         """Answer with a status, the messages and the time of the delivery."""
+        stream = ReceiveCall(call)
         try:
             client = required_client(self._clients, context)
-            result, group = await self._pop(call, context, client, asked)
+            result, group = await self._pop(stream, context, client, asked)
         except (KourouError, ValueError) as error:
             failure = local_error_status if self._cluster.is_local else error_status
-            self._finish(call, failure(error), [])
+            if self._is_stopping and isinstance(error, ConnectionLostError | ClosedError):
+                self._finish(call, _NO_NEW_MESSAGE)
+            else:
+                self._finish(call, failure(error))
             return
         if result.is_refused:
-            self._finish(call, status(Code.TOO_MANY_REQUESTS, "polling full"), [])
+            self._finish(call, status(Code.TOO_MANY_REQUESTS, "polling full"))
             return
         found = await self._acceptable(client, group, result)
-        if found:
-            outcome = ok()
-        else:
-            text = "no new message" if result.is_empty else "no match message"
-            outcome = status(Code.MESSAGE_NOT_FOUND, text)
-        if not call.is_active:
-            self._held.release_soon(client, found)
+        if not found:
+            no_match = status(Code.MESSAGE_NOT_FOUND, "no match message")
+            self._finish(call, _NO_NEW_MESSAGE if result.is_empty else no_match)
             return
-        self._finish(call, outcome, [self._wire(one, context) for one in found])
-        if asked.auto_renew:
-            self._held.hold(client, group, found)
+        await self._deliver(stream, context, client, group, found, is_renewed=asked.auto_renew)
+
+    async def _deliver(
+        self,
+        stream: ReceiveCall,
+        context: CallContext,
+        client: ProxyClient,
+        group: SubscriptionGroup,
+        found: list[PoppedMessage],
+        *,
+        is_renewed: bool,
+    ) -> None:
+        """Send messages to the client; those that it does not read become visible soon."""
+
+        def encode(one: PoppedMessage) -> bytes:
+            return self._wire(one, context)
+
+        def release(messages: Sequence[PoppedMessage]) -> None:
+            self._held.release_soon(client, messages)
+
+        visible_at_ms = min(one.receipt.revive_at_ms for one in found)
+        wait_s = max(visible_at_ms - self._cluster.now_ms(), 0) / 1000
+        stream.call.send(v2.ReceiveMessageResponse(status=ok()).SerializeToString())
+        written = await self._writes.write(stream, found, encode, release, wait_s)
+        self._end(stream.call)
+        if is_renewed:
+            self._held.hold(client, group, written)
+
+    def stop(self) -> None:
+        """End the receives that wait for messages, as if their time were over."""
+        self._is_stopping = True
+        for client in self._clients:
+            client.pops.abandon_all()
 
     async def _pop(
-        self, call: Call, context: CallContext, client: ProxyClient, asked: v2.ReceiveMessageRequest
+        self,
+        stream: ReceiveCall,
+        context: CallContext,
+        client: ProxyClient,
+        asked: v2.ReceiveMessageRequest,
     ) -> tuple[PopResult, SubscriptionGroup]:
-        loop = asyncio.get_running_loop()
+        call, loop = stream.call, asyncio.get_running_loop()
         remaining_ms = None
         if call.deadline_s is not None:
             remaining_ms = int((call.deadline_s - loop.time()) * 1000)
@@ -112,9 +153,13 @@ class Receives:
         group = await self._cluster.metadata.group(name)
         is_ordered = group is not None and group.consume_message_orderly
         attempt_id = (asked.attempt_id or str(uuid.uuid4())) if is_ordered else None
+        if self._is_stopping or not call.is_active:
+            raise ClosedError("the receive is over")
+        client.pops.begin(address)
+        stream.on_over(partial(client.pops.abandon, address))
         try:
             result = await calls_pop.pop(
-                client.pool,
+                client.pops.pool,
                 address,
                 name,
                 broker,
@@ -127,8 +172,12 @@ class Receives:
                 timeout_s=wait_ms / 1000 + REQUEST_TIMEOUT_S,
             )
         except TransportError:
-            self._cluster.on_broker_failed(topic, broker)
+            if call.is_active and not self._is_stopping:
+                self._cluster.on_broker_failed(topic, broker)
             raise
+        finally:
+            if stream.dismiss():
+                client.pops.end(address)
         if group is None:
             group = await self._cluster.metadata.group(name) or SubscriptionGroup(name)
         return result, group
@@ -156,17 +205,13 @@ class Receives:
         handle = handle_text(one.checkpoint, popped_offset(one), one.physical_offset)
         return encode_delivery(one, handle, context.language, self._cluster.now_ms())
 
-    def _finish(self, call: Call, outcome: v2.Status, messages: Sequence[bytes]) -> None:
-        """Send the stream of a receive: its status, the messages, the time, the end.
-
-        Args:
-            call: the receive.
-            outcome: the status.
-            messages: the encoded responses with the messages.
-        """
+    def _finish(self, call: Call, outcome: v2.Status) -> None:
+        """Send the stream of a receive without messages."""
         call.send(v2.ReceiveMessageResponse(status=outcome).SerializeToString())
-        for message in messages:
-            call.send(message)
+        self._end(call)
+
+    def _end(self, call: Call) -> None:
+        """Send the time of the delivery, and the end of the stream."""
         now = timestamp(self._cluster.now_ms())
         call.send(v2.ReceiveMessageResponse(delivery_timestamp=now).SerializeToString())
         call.finish()

@@ -27,6 +27,7 @@ from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.plain_sends import PlainSends
 from kourou.proxy.receipt_calls import ReceiptCalls
+from kourou.proxy.received_writes import WriteLimits
 from kourou.proxy.receives import Receives
 from kourou.proxy.sends import Sends
 from kourou.proxy.status import error_status, local_error_status
@@ -39,7 +40,7 @@ SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 STOP_S: Final = 2.0
 """Seconds in which calls may end when the proxy stops."""
 _RENEW_MS: Final = 5_000
-_EXPIRE_MS: Final = 10_000
+_EXPIRE_MS: Final = 5_000
 
 _UNIMPLEMENTED: Final = (
     "GetOffset", "PullMessage", "QueryOffset", "SyncLiteSubscription", "UpdateOffset",
@@ -64,6 +65,7 @@ class Proxy:
         cluster: Cluster,
         *,
         limits: CallLimits | None = None,
+        write_limits: WriteLimits | None = None,
         advertised: Host | None = None,
         admission: Admission | None = None,
     ) -> None:
@@ -73,6 +75,7 @@ class Proxy:
             network: where it listens.
             cluster: its brokers.
             limits: of the values in calls; None for RocketMQ's.
+            write_limits: of messages that wait for slow clients; None: the defaults.
             advertised: the address in routes; None: the one that each client uses.
             admission: what may precede HTTP/2, such as TLS; None: nothing.
         """
@@ -81,9 +84,10 @@ class Proxy:
         self._clients = ClientTable()
         self._sends = Sends(cluster, limits)
         deliveries = Deliveries(cluster)
-        self._held = HeldMessages(cluster, self._clients, deliveries)
+        self._held = HeldMessages(cluster, deliveries)
         terms = (cluster, self._clients, limits, deliveries, self._held)
-        self._receives, self._receipts = Receives(*terms), ReceiptCalls(*terms)
+        self._receives = Receives(*terms, write_limits)
+        self._receipts = ReceiptCalls(*terms)
         self._calls = ClientCalls(
             cluster, self._clients, self._sends, self._held, limits, advertised
         )
@@ -105,12 +109,21 @@ class Proxy:
         return self.address
 
     async def stop(self) -> None:
-        """Stop accepting, end the calls, unregister the clients."""
+        """Stop accepting, end the calls, unregister the clients.
+
+        Receives and Telemetry streams end at once, other calls when they are answered, or after
+        `STOP_S`.
+        """
         await self._periodic_tasks.stop()
+        stopping = asyncio.create_task(self._server.stop(STOP_S))
+        await asyncio.sleep(0)  # clients see GOAWAY before their calls end
+        self._receives.stop()
+        self._calls.end_streams()
+        await stopping
         for task in list(self._tasks):
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._calls.close()
-        await self._server.stop(STOP_S)
         await self._held.close()
         await self.cluster.close()
 

@@ -237,6 +237,18 @@ class Connection(asyncio.BufferedProtocol):
             delay_s = self.limits.drain_timeout_ms / 1000
             self._abort_timer = self._loop.call_later(delay_s, self._transport.abort)
 
+    def end_requests(self, reason: str) -> None:
+        """Send nothing more; receive the responses that the peer has written, then close.
+
+        A transport without half-closed connections (TLS) is closed at once.
+        """
+        transport = self._transport
+        if transport is None or not self.is_open or not transport.can_write_eof():
+            self.close(reason)
+            return
+        self._write_output()
+        transport.write_eof()
+
     def abort(self, reason: str) -> None:
         """Close immediately and discard queued output. Also cuts short a `close` in progress."""
         self._begin_closing(reason)

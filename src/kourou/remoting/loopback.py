@@ -92,6 +92,7 @@ class LoopbackTransport(asyncio.Transport):
         self._is_reading_paused = False
         self._is_writing_paused = False
         self._is_closing = False
+        self._has_written_eof = False
         self.is_lost = False
         self._high = _HIGH_WATER_BYTES
         self._low = _HIGH_WATER_BYTES // 4
@@ -100,7 +101,7 @@ class LoopbackTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         peer = self.peer
-        if self._is_closing or not data or peer.is_closing():
+        if self._is_closing or self._has_written_eof or not data or peer.is_closing():
             return
         peer.incoming.append(bytes(data))
         peer.incoming_bytes += len(data)
@@ -127,7 +128,13 @@ class LoopbackTransport(asyncio.Transport):
         return not self._is_reading_paused and not self._is_closing
 
     def can_write_eof(self) -> bool:
-        return False
+        return True
+
+    def write_eof(self) -> None:
+        """Write nothing more; what the peer writes until it sees the end is still read."""
+        self._has_written_eof = True
+        self.peer.has_eof = True
+        self.peer.deliver_soon()
 
     def is_closing(self) -> bool:
         return self._is_closing
