@@ -117,6 +117,14 @@ def h2spec() -> Sequence[str]:
     return (str(program),)
 
 
+def grpcurl() -> Sequence[str]:
+    """Return the command line of grpcurl, which calls gRPC services by reflection."""
+    _need("go", "Go 1.25")
+    program, source = CACHE / "grpcurl", "github.com/fullstorydev/grpcurl/cmd/grpcurl"
+    build("go", "build", "-buildvcs=false", "-o", str(program), source, directory=HERE / "grpcurl")
+    return (str(program),)
+
+
 def node_client() -> Client:
     """Return the Node client `ali-ons`, driven by node/interop.js."""
     _need("npm", "Node 20")

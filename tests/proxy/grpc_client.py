@@ -17,7 +17,8 @@ from kourou.remoting.network import Address, Network
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 METHODS: Final[dict[str, Method]] = {
-    method.path.rpartition("/")[2]: method for method in methods(SERVICE)
+    method.path.rpartition("/")[2]: method
+    for method in (*methods(SERVICE), *methods("grpc.health.v1.Health"))
 }
 _ANSWER_S: Final = 60.0
 """Limit of a wait for an answer."""
@@ -137,10 +138,13 @@ class GrpcClient(asyncio.BufferedProtocol):
         return client
 
     def open(
-        self, rpc: str, timeout_s: float | None = 10.0, metadata: Mapping[str, str] | None = None
+        self,
+        rpc: str | Method,
+        timeout_s: float | None = 10.0,
+        metadata: Mapping[str, str] | None = None,
     ) -> ClientCall:
         """Begin a call; `metadata` replaces the client's."""
-        method = METHODS[rpc]
+        method = METHODS[rpc] if isinstance(rpc, str) else rpc
         stream_id, self._next_id = self._next_id, self._next_id + 2
         call = self._calls[stream_id] = ClientCall(self, stream_id, method, self._stream_window)
         fields = {

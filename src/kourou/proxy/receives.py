@@ -153,7 +153,7 @@ class Receives:
         group = await self._cluster.metadata.group(name)
         is_ordered = group is not None and group.consume_message_orderly
         attempt_id = (asked.attempt_id or str(uuid.uuid4())) if is_ordered else None
-        if self._is_stopping or not call.is_active:
+        if not self._is_wanted(call):
             raise ClosedError("the receive is over")
         client.pops.begin(address)
         stream.on_over(partial(client.pops.abandon, address))
@@ -172,7 +172,7 @@ class Receives:
                 timeout_s=wait_ms / 1000 + REQUEST_TIMEOUT_S,
             )
         except TransportError:
-            if call.is_active and not self._is_stopping:
+            if self._is_wanted(call):  # else this proxy has closed the connection
                 self._cluster.on_broker_failed(topic, broker)
             raise
         finally:
@@ -181,6 +181,10 @@ class Receives:
         if group is None:
             group = await self._cluster.metadata.group(name) or SubscriptionGroup(name)
         return result, group
+
+    def _is_wanted(self, call: Call) -> bool:
+        """Return whether messages can still be sent to the client."""
+        return call.is_active and not self._is_stopping
 
     async def _acceptable(
         self, client: ProxyClient, group: SubscriptionGroup, result: PopResult

@@ -21,6 +21,7 @@ from kourou.proxy.client_calls import ClientCalls
 from kourou.proxy.clients import ClientTable
 from kourou.proxy.cluster import Cluster
 from kourou.proxy.deliveries import Deliveries
+from kourou.proxy.health_service import HEALTH, HealthService
 from kourou.proxy.held_messages import HeldMessages
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
@@ -29,6 +30,7 @@ from kourou.proxy.plain_sends import PlainSends
 from kourou.proxy.receipt_calls import ReceiptCalls
 from kourou.proxy.received_writes import WriteLimits
 from kourou.proxy.receives import Receives
+from kourou.proxy.reflection_service import REFLECTION, ReflectionService
 from kourou.proxy.sends import Sends
 from kourou.proxy.status import error_status, local_error_status
 from kourou.remoting.admission import Admission
@@ -91,6 +93,7 @@ class Proxy:
         self._calls = ClientCalls(
             cluster, self._clients, self._sends, self._held, limits, advertised
         )
+        self._health = HealthService((SERVICE,))
         self._tasks: set[asyncio.Task[None]] = set()
         self._periodic_tasks = PeriodicTasks()
         self._server = GrpcServer(network, self._methods(), admission=admission, name="proxy")
@@ -119,6 +122,7 @@ class Proxy:
         await asyncio.sleep(0)  # clients see GOAWAY before their calls end
         self._receives.stop()
         self._calls.end_streams()
+        self._health.stop()
         await stopping
         for task in list(self._tasks):
             task.cancel()
@@ -171,7 +175,8 @@ class Proxy:
         methods[send] = Method(Kind.UNARY, self.plain_sends.serve)
         methods[f"/{SERVICE}/ReceiveMessage"] = Method(Kind.SERVER_STREAM, self._on_receive)
         methods[f"/{SERVICE}/Telemetry"] = Method(Kind.BIDI, calls.telemetry)
-        return methods
+        reflection = ReflectionService((SERVICE, HEALTH, *REFLECTION))
+        return {**methods, **self._health.methods(), **reflection.methods()}
 
     def _unary(self, asked: Any, answered: Any, serve: Serve) -> Callable[[Call, bytes], None]:  # noqa: ANN401
         """Return the function of a unary method: it answers each call, or its error."""
