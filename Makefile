@@ -75,9 +75,10 @@ check: $(READY) ## check format, lint, types, layers, spelling and documents
 fuzz: $(READY) ## fuzz every decoder with random and mutated bytes (FUZZ_SECONDS=60, SEED=1)
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(SEED)
 
-soak: $(READY) ## let members come and go, and be killed while they pop, for hours of virtual time; run all tests of Spark, kill its jobs in mid-batch, run a declarative pipeline; test older versions of PySpark; send a million mutated frames while a healthy client runs (100 minutes)
+soak: $(READY) ## let members come and go, and be killed while they pop, for hours of virtual time; test properties with 1,000 examples; run all tests of Spark, kill its jobs in mid-batch, run a declarative pipeline; test older versions of PySpark; send a million mutated frames while a healthy client runs (100 minutes)
 	$(MAKE) test-spark
 	$(BIN)/pytest -q tests/sim/long
+	KOUROU_TEST_PROFILE=thorough $(BIN)/pytest -q -n $(WORKERS) --dist loadfile tests/filter tests/http2 tests/model tests/protocol tests/proxy
 	$(BIN)/pytest -q tests/spark/kills tests/spark/declarative tests/pipelines/kills -p no:randomly
 	$(MAKE) test-pyspark PYSPARK=4.2
 	$(MAKE) test-pyspark PYSPARK=4.1

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
-# A slow example on a busy machine is not a failure.
-settings.register_profile("kourou", deadline=None)
-settings.load_profile("kourou")
+# A slow example on a busy machine is not a failure. `make soak` tests properties with more examples.
+settings.register_profile("kourou", deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=1_000)
+settings.load_profile(os.environ.get("KOUROU_TEST_PROFILE", "kourou"))
 
 # A shell starts background jobs with SIGINT ignored, and the tested commands would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
