@@ -11,7 +11,7 @@ Source: RFC 7541; RFC 9113, sections 8.2 and 8.3.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hpack.huffman_table import (
     HUFFMAN_COMPLETE,
@@ -235,20 +235,32 @@ def _text(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 # Huffman codes are read a byte at a time. hpack's table reads four bits; the steps of whole bytes
-# are computed when they are first needed: at most 65,536 of them.
-_steps: dict[int, tuple[int, bytes, bool]] = {}
+# are computed when they are first needed: at most 65,536 of them. A row has the steps of one state
+# by byte, and at its end the number of the state.
+_Row = list[Any]
+_rows: dict[int, _Row] = {}
 _texts: dict[bytes, bytes] = {}
+
+
+def _row(state: int) -> _Row:
+    row = _rows.get(state)
+    if row is None:
+        row = _rows[state] = [*[None] * 256, state]
+    return row
+
+
+_FIRST_ROW: Final = _row(0)
 
 
 def _decode_text(code: bytes) -> bytes:
     """Return the text of a Huffman code."""
     parts: list[bytes] = []
-    state, is_complete = 0, True
+    row, is_complete = _FIRST_ROW, True
     for byte in code:
-        step = _steps.get(state << 8 | byte)
+        step = row[byte]
         if step is None:
-            step = _steps[state << 8 | byte] = _step(state, byte)
-        state, part, is_complete = step
+            step = row[byte] = _step(row[-1], byte)
+        row, part, is_complete = step
         parts.append(part)
     if not is_complete:
         raise _refused("a Huffman code that ends within a letter")
@@ -260,8 +272,8 @@ def _decode_text(code: bytes) -> bytes:
     return text
 
 
-def _step(state: int, byte: int) -> tuple[int, bytes, bool]:
-    """Return the state after a byte of code, its letters, and whether the code may end here."""
+def _step(state: int, byte: int) -> tuple[_Row, bytes, bool]:
+    """Return the row after a byte of code, its letters, and whether the code may end here."""
     letters = bytearray()
     flags = 0
     for nibble in (byte >> 4, byte & 0x0F):
@@ -270,7 +282,7 @@ def _step(state: int, byte: int) -> tuple[int, bytes, bool]:
             raise _refused("an invalid Huffman code")
         if flags & HUFFMAN_EMIT_SYMBOL:
             letters.append(letter)
-    return state, bytes(letters), bool(flags & HUFFMAN_COMPLETE)
+    return _row(state), bytes(letters), bool(flags & HUFFMAN_COMPLETE)
 
 
 def _refused(what: str) -> MalformedHeaderError:
