@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-# A slow example on a busy machine is not a failure. `make soak` tests properties with more examples.
+# A slow example on a busy machine is not a failure. `make soak` tests with more examples.
 settings.register_profile("kourou", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("KOUROU_TEST_PROFILE", "kourou"))

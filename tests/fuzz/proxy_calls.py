@@ -10,10 +10,11 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.properties import encode_properties
 from kourou.model.route import BrokerData, QueueData, TopicRoute
 from kourou.protocol.codes import LanguageCode
+from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.record.decode import decode_messages
 from kourou.proxy import checks
 from kourou.proxy.client_settings import ProducerDefaults, answered_settings, remembered_settings
-from kourou.proxy.convert import NORMAL, received_message, sent_message, type_of
+from kourou.proxy.convert import received_message, sent_message, type_of
 from kourou.proxy.metadata import read_authorization
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import methods, parse
@@ -86,7 +87,9 @@ def plain_send(data: bytes) -> None:
     text = encode_properties(sent.properties).decode()
     assert json.loads(shape.properties_of(plain)) == text
     assert (shape.topic, plain.body, plain.born_at_ms) == (sent.topic, sent.body, sent.born_at_ms)
-    assert type_of(sent.properties) == NORMAL
+    assert type_of(sent.properties) == shape.type
+    key = ordering_key([message])
+    assert shape.group_hash == (java_string_hash(key) if key else None)
     assert not sent.sys_flag
 
 

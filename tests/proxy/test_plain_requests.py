@@ -53,6 +53,7 @@ def has_shape(**system: Any) -> bool:
         {"body_digest": v2.Digest(type=v2.DigestType.CRC32, checksum="0AF3")},
         {"message_type": v2.MessageType.NORMAL, "body_encoding": v2.Encoding.IDENTITY},
         {"body": b"x" * 70_000},
+        {"message_group": "group of orders"},
     ],
 )
 def test_usual_messages_are_plain(terms: dict[str, Any]) -> None:
@@ -63,7 +64,6 @@ def test_usual_messages_are_plain(terms: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "terms",
     [
-        {"message_group": "g"},
         {"delivery_timestamp": timestamp(NOW_MS + 1_000)},
         {"message_type": v2.MessageType.TRANSACTION},
         {"priority": 3},
@@ -78,6 +78,8 @@ def test_usual_messages_are_plain(terms: dict[str, Any]) -> None:
         {"keys": ['quoted"']},
         {"keys": ["x" * (KEYS_BYTES_MAX + 1)]},
         {"body": b""},
+        {"message_group": "g" * 64},
+        {"message_group": "g", "lite_topic": "l"},
         {"born_timestamp": None},
     ],
 )
@@ -100,6 +102,7 @@ def test_properties_are_those_of_the_general_code(data: st.DataObject) -> None:
                 "message_id": st.text("0123456789ABCDEF", min_size=1, max_size=200),
                 "keys": st.lists(text, max_size=3),
                 "tag": text,
+                "message_group": text,
                 "born_host": text,
                 "user_properties": st.dictionaries(text, text, max_size=3),
                 "body": st.binary(max_size=300),

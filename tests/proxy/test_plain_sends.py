@@ -86,12 +86,27 @@ def test_messages_of_another_type_than_the_topics_take_the_general_path() -> Non
         producer = await warm(rig)
         await rig.create(TopicConfig("Ordered", 1, 1, attributes={"message.type": "FIFO"}))
         count = rig.proxy.plain_sends.count
-        answer = await producer.grpc.call(
-            "SendMessage", encoded(message()).replace(b"Orders", b"Ordere")
-        )
-        assert answer.status.code != Code.OK
-        await producer.send(topic="Ordered", message_type=MessageType.FIFO, message_group="g")
+        for topic, group in (("Orders", "g"), ("Ordered", "")):
+            answer = await producer.try_send(topic=topic, message_group=group)
+            assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
         assert rig.proxy.plain_sends.count == count
+
+    with_rig(test)
+
+
+def test_messages_of_a_group_share_the_queue_of_the_general_path() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.create(TopicConfig("Ordered", 8, 8, attributes={"message.type": "FIFO"}))
+        producer = await rig.producer("Ordered")
+        for group in ("a", "b", "c", "d"):
+            terms: dict[str, Any] = {"message_type": MessageType.FIFO, "message_group": group}
+            await producer.send(topic="Ordered", **terms)
+            sent = message(**terms)
+            sent.topic.name = "Ordered"
+            plain, general = await answers(rig, producer, encoded(sent))
+            # Of the first message, of the plain one, of the general one.
+            offset = plain.entries[0].offset
+            assert (plain.status.code, general.entries[0].offset) == (Code.OK, offset + 1)
 
     with_rig(test)
 

@@ -28,6 +28,7 @@ from kourou.proxy.times import duration_ms, fill_timestamp, is_timestamp, timest
 
 LITE: Final = "LITE"
 NORMAL: Final = "NORMAL"
+FIFO: Final = "FIFO"
 _TEXT_FIELDS: Final = {
     names.TAGS: "tag",
     names.SHARDING_KEY: "message_group",

@@ -1,4 +1,4 @@
-"""Plain SendMessage requests, read from their bytes: one message of the type NORMAL.
+"""Plain SendMessage requests, read from their bytes: one message of the type NORMAL or FIFO.
 
     10 len              the message
       10 len              topic
@@ -11,6 +11,7 @@
         40 n, 48 n          encoding of the body, message type
         58 len              born time: 8 seconds, 16 nanoseconds
         66 len              born host
+        138 1 len           message group
       34 len              body
 
 Message id, keys, digest, born time and body differ from message to message. The rest is mostly that
@@ -31,10 +32,12 @@ from kourou.client.sending.send_plans import property_json
 from kourou.errors import KourouError
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
+from kourou.protocol.hashing import java_string_hash
 from kourou.proxy.checks import CallLimits, check_message, check_topic
-from kourou.proxy.convert import NORMAL, sent_message, type_of
+from kourou.proxy.convert import FIFO, NORMAL, sent_message, type_of
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
+from kourou.proxy.queue_choice import ordering_key
 from kourou.proxy.varints import MORE, read_varint
 
 _MESSAGE: Final = 0x0A
@@ -46,6 +49,7 @@ _KEY: Final = 0x12
 _MESSAGE_ID: Final = 0x1A
 _DIGEST: Final = 0x22
 _BORN_TIME: Final = 0x3A
+_MESSAGE_GROUP: Final = b"\x8a\x01"
 _CUT_OUT: Final = frozenset({_KEY, _MESSAGE_ID, _DIGEST, _BORN_TIME})
 """Fields of the system properties that differ from message to message."""
 _WIRE_TYPE: Final = 7
@@ -93,12 +97,16 @@ class Shape(NamedTuple):
 
     Attributes:
         topic: the destination.
+        type: NORMAL or FIFO.
+        group_hash: of the message group; None without one.
         properties: the message's properties as a JSON string, with format specifiers for born time
             and id.
         keyed_properties: the same with born time, keys and id.
     """
 
     topic: str
+    type: str
+    group_hash: int | None
     properties: bytes
     keyed_properties: bytes
 
@@ -156,8 +164,12 @@ def _read_system(  # noqa: C901, PLR0912 - by hand
     rest_at, rest, keys, message_id, born_at_ms, newest = at, b"", b"", b"", -1, 0
     while at < end:
         tag = data[at]
-        if (tag <= newest and tag != _KEY) or tag >= MORE:
+        if tag <= newest and tag != _KEY:
             return None
+        if tag >= MORE:
+            if data[at : at + 2] != _MESSAGE_GROUP:
+                return None
+            at += 1
         newest, size, value_at = tag, data[at + 1], at + 2
         if not tag & _WIRE_TYPE:
             if size >= MORE:
@@ -256,7 +268,8 @@ class Shapes:
             keyed = sent_message(message, host, 0)
         except (DecodeError, KourouError):
             return None
-        if bare.sys_flag or type_of(bare.properties) != NORMAL:
+        kind, group = type_of(bare.properties), ordering_key([message])
+        if bare.sys_flag or kind not in (NORMAL, FIFO):
             return None
         if bare.properties[names.RECONSUME_TIME] != "0":
             return None
@@ -267,7 +280,8 @@ class Shapes:
         )
         if not all(templates):
             return None
-        return Shape(bare.topic, *templates)
+        group_hash = java_string_hash(group) if group else None
+        return Shape(bare.topic, kind, group_hash, *templates)
 
 
 def _template(properties: dict[str, str], markers: tuple[bytes, ...]) -> bytes:

@@ -24,11 +24,11 @@ from kourou.model.route import TopicRoute, publish_queues
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
 from kourou.proxy.checks import CallLimits, is_blank
-from kourou.proxy.convert import NORMAL, send_result
+from kourou.proxy.convert import send_result
 from kourou.proxy.metadata import CLIENT_ID
 from kourou.proxy.pb import v2
 from kourou.proxy.plain_requests import Shapes, read_plain
-from kourou.proxy.queue_choice import Turns
+from kourou.proxy.queue_choice import Turns, consistent_hash
 from kourou.proxy.status import ok, status
 from kourou.proxy.varints import encode_varint
 from kourou.remoting.connection import Connection
@@ -209,12 +209,14 @@ class PlainSends:
         if plain is None or len(plain.body) > self._body_bytes_max or not _has_client_id(call):
             return False
         shape = self._shapes.get(plain, call.connection.remote_address[0])
-        if shape is None or self.brokers.metadata.known_topic_type(shape.topic) != NORMAL:
+        if shape is None or self.brokers.metadata.known_topic_type(shape.topic) != shape.type:
             return False
         plan = self._plan(shape.topic)
         if plan is None or not plan.targets or self.brokers.has_failed_brokers:
             return False
-        target = plan.targets[self._turns.following % len(plan.targets)]
+        count, group_hash = len(plan.targets), shape.group_hash
+        turn = self._turns.following % count
+        target = plan.targets[turn if group_hash is None else consistent_hash(group_hash, count)]
         connection = self.brokers.pool.existing(target.address)
         if connection is None:
             return False
