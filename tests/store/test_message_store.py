@@ -59,6 +59,20 @@ def test_offsets_count_up_in_each_queue_alone(rig: Rig) -> None:
     assert rig.store.reader.next_queue_offset("absent", 0) == 0
 
 
+def test_first_position_of_a_topic_is_that_of_its_first_message_after_its_deletion(
+    rig: Rig,
+) -> None:
+    reader = rig.store.reader
+    rig.put(topic="U")
+    rig.put(queue_id=1)
+    assert reader.first_position("V") == reader.written_position
+    delete_topic(rig.store, "T")
+    assert reader.first_position("T") == reader.written_position
+    again = rig.put(queue_id=2)
+    rig.put(queue_id=1)
+    assert reader.first_position("T") == again.physical_offset
+
+
 def test_message_is_not_visible_before_dispatch(rig: Rig) -> None:
     appended = rig.append()
     assert rig.store.reader.next_queue_offset("T", 0) == 1
