@@ -90,6 +90,7 @@ async def pop(
         exp=subscription.sub_string,
         order=attempt_id is not None,
         attempt_id=attempt_id,
+        broker_name=broker_name,
     )
     answer = await pool.request(address, request(RequestCode.POP_MESSAGE, header), timeout_s)
     now_s = asyncio.get_running_loop().time()
@@ -100,6 +101,7 @@ async def wait_for_messages(
     pool: ConnectionPool,
     address: str,
     group: str,
+    broker_name: str,
     *,
     subscription: SubscriptionData,
     wait_ms: int,
@@ -116,6 +118,7 @@ async def wait_for_messages(
         order=is_ordered,
         exp_type=subscription.expression_type,
         exp=subscription.sub_string,
+        broker_name=broker_name,
     )
     answer = await pool.request(address, request(RequestCode.NOTIFICATION, header), timeout_s)
     raise_for_response(answer)
@@ -151,6 +154,7 @@ async def ack_receipt(
         queue_id=receipt.queue_id,
         extra_info=receipt.encode(),
         offset=offset,
+        broker_name=receipt.broker_name,
     )
     command = request(RequestCode.ACK_MESSAGE, header)
     raise_for_response(await pool.request(address, command, timeout_s))
@@ -221,6 +225,7 @@ async def change_receipt(
         offset=offset,
         invisible_time=invisible_ms,
         suspend=not is_counted,
+        broker_name=receipt.broker_name,
     )
     command = request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
     answer = await pool.request(address, command, timeout_s)

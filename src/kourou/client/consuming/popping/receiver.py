@@ -176,6 +176,7 @@ class Receiver:
             self._instance.pool,
             await self._single.address(source),
             self._group,
+            source.broker_name,
             subscription=subscription,
             wait_ms=wait_ms,
             is_ordered=self._config.ordered,
