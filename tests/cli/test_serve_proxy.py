@@ -23,7 +23,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def refused(namesrv: str, home: Path, *options: str) -> Outcome:
     """Return the outcome of a proxy that does not start."""
     return run_command(
-        *("serve", "proxy", "--name-server", namesrv, *options),
+        *("serve", "proxy", "--name-server", namesrv, "--no-remoting", *options),
         environ={"KOUROU_PROXY_HOME": str(home)},
     )
 
@@ -61,7 +61,7 @@ def test_unreachable_name_server_is_waited_for_and_named_once(tmp_path: Path) ->
         port = taken.getsockname()[1]
     process = start_command(
         *("serve", "proxy", "-n", f"127.0.0.1:{port}", "--grpc-port", "0", "--no-tls"),
-        *("--ready-json", "--log-level", "warning"),
+        *("--no-remoting", "--ready-json", "--log-level", "warning"),
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -78,7 +78,9 @@ def test_unreachable_name_server_is_waited_for_and_named_once(tmp_path: Path) ->
 
 
 def test_signal_ends_the_wait_for_a_name_server() -> None:
-    process = start_command("serve", "proxy", "-n", "127.0.0.1:9", "--grpc-port", "0", "--no-tls")
+    process = start_command(
+        *("serve", "proxy", "-n", "127.0.0.1:9", "--grpc-port", "0", "--no-tls", "--no-remoting")
+    )
     assert process.stderr is not None
     try:
         while "waiting" not in process.stderr.readline():
@@ -100,3 +102,26 @@ def test_option_of_the_broker_before_the_word_proxy_is_refused() -> None:
     outcome = run_command("serve", "--port", "0", "proxy")
     assert outcome.code == 2
     assert "--port is before proxy" in outcome.err
+
+
+def test_remoting_port_in_use_is_named_and_grpc_is_served(broker: Serving, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Serving.start_proxy(broker.namesrv, tmp_path, remoting_port=port) as proxy:
+            assert proxy.ready["remoting"] is None
+            outcome = proxy.stop()
+    assert outcome.code == 0
+    expected = f"warning: remoting clients are not served: cannot listen on 127.0.0.1:{port}"
+    assert outcome.err.startswith(expected)
+
+
+def test_commands_work_through_the_remoting_port(broker: Serving, tmp_path: Path) -> None:
+    with Serving.start_proxy(broker.namesrv, tmp_path) as proxy:
+        created = run_command("topic", "create", "remoting", "-n", broker.namesrv)
+        assert created.code == 0, created.err
+        sent = run_command("send", "remoting", "hello", "-n", proxy.remoting)
+        assert sent.code == 0, sent.err
+        received = run_command(
+            *("receive", "remoting", "--from", "earliest", "--count", "1", "-n", proxy.remoting)
+        )
+    assert [row["body"] for row in received.rows] == ["hello"]

@@ -1,4 +1,4 @@
-"""`kourou serve proxy`: gRPC clients in front of the brokers of a cluster, until Ctrl-C."""
+"""`kourou serve proxy`: a proxy in front of the brokers of a cluster, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -30,7 +30,7 @@ from kourou.client.namesrv_addr import parse_namesrv_addr
 from kourou.clock import Clock
 from kourou.disk import require_file_calls
 from kourou.documented import documented
-from kourou.errors import ConfigError, TransportError
+from kourou.errors import ConfigError, ListenFailedError, TransportError
 from kourou.model.host import NAMESRV_DEFAULT, NAMESRV_VARIABLES
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.protocol.codes import RequestCode
@@ -46,15 +46,22 @@ from kourou.store.paths import TLS
 
 if TYPE_CHECKING:
     from kourou.proxy.cluster import Cluster
+    from kourou.proxy.remoting_port import RemotingPort
 
 log = logging.getLogger(__name__)
 
 PREFIX: Final = "KOUROU_PROXY_"
 GRPC_PORT: Final = 8081
 """Default port for gRPC clients, as RocketMQ's proxy."""
+REMOTING_PORT: Final = 8080
+"""Default port for remoting clients, as RocketMQ's proxy."""
 _PORT_MAX: Final = 65_535
 _NAMESRV_RETRY_S: Final = 1.0
 _NAMESRV_TIMEOUT_S: Final = 3.0
+
+
+def _parsed(address: str | None) -> Address | None:
+    return None if address is None else parse_address(address)
 
 
 @documented
@@ -75,6 +82,13 @@ class ProxyConfig:
     grpc_advertise: str | None = None
     """The address, `host:port`, in the routes of gRPC clients. None: the address that each client
     uses already."""
+    remoting_enable: bool = True
+    """Whether remoting clients are served, those of RocketMQ's older protocol."""
+    remoting_listen_port: int = REMOTING_PORT
+    """The port for remoting clients; 0 chooses a free one. A port in use is only a warning."""
+    remoting_advertise: str | None = None
+    """The address, `host:port`, in the routes of remoting clients. None: that to which each client
+    has connected."""
     reuse_port: bool = False
     """Whether several proxies may listen on the same ports (SO_REUSEPORT); the system distributes
     connections among them."""
@@ -87,15 +101,11 @@ class ProxyConfig:
 
     def __post_init__(self) -> None:
         parse_namesrv_addr(self.namesrv_addr)
-        if not 0 <= self.grpc_server_port <= _PORT_MAX:
-            raise ConfigError(f"grpc_server_port is {self.grpc_server_port}; it must be 0 to 65535")
-        if self.grpc_advertise is not None:
-            parse_address(self.grpc_advertise)
-
-    @property
-    def advertised(self) -> Address | None:
-        """The address in routes; None: the one that each client uses."""
-        return None if self.grpc_advertise is None else parse_address(self.grpc_advertise)
+        for name in ("grpc_server_port", "remoting_listen_port"):
+            if not 0 <= getattr(self, name) <= _PORT_MAX:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 to 65535")
+        _parsed(self.grpc_advertise)
+        _parsed(self.remoting_advertise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +115,7 @@ class ProxyReady:
     Attributes:
         namesrv: addresses of the name servers.
         grpc: the address for gRPC clients.
+        remoting: the address for remoting clients; None if they are not served.
         is_exposed: other machines can connect.
         certificate: path of the self-signed certificate, for clients to trust; None without one.
     """
@@ -113,12 +124,13 @@ class ProxyReady:
     pid: int
     namesrv: str
     grpc: str
+    remoting: str | None = None
     is_exposed: bool
     certificate: str | None = None
 
 
 HELP: Final = """\
-Serve gRPC clients in front of the brokers of a cluster, until Ctrl-C.
+Serve gRPC and remoting clients in front of the brokers of a cluster, until Ctrl-C.
 
 The brokers may be those of Kourou or RocketMQ. SIGTERM ends the calls in progress, makes messages
 that clients hold visible to others, and stops.
@@ -147,6 +159,17 @@ _NameServer = Annotated[
         help="The name servers of the cluster.  [default: 127.0.0.1:9876]",
     ),
 ]
+_RemotingPort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=_PORT_MAX,
+        help="The port for remoting clients, which use it as their name server; 0 means any free.  "
+        "[default: 8080]",
+    ),
+]
+_NoRemoting = Annotated[bool, typer.Option("--no-remoting", help="No port for remoting clients.")]
 _ReusePort = Annotated[
     bool | None,
     typer.Option("--reuse-port", help="Let several proxies share the port (SO_REUSEPORT)."),
@@ -166,6 +189,8 @@ def proxy(
     listen: ListenOn = None,
     grpc_port: GrpcPort = None,
     grpc_advertise: GrpcAdvertise = None,
+    remoting_port: _RemotingPort = None,
+    no_remoting: _NoRemoting = False,
     reuse_port: _ReusePort = None,
     no_tls: _NoTls = False,
     config: _Config = None,
@@ -180,6 +205,8 @@ def proxy(
         "listen": listen,
         "grpc_server_port": grpc_port,
         "grpc_advertise": grpc_advertise,
+        "remoting_listen_port": remoting_port,
+        "remoting_enable": False if no_remoting else None,
         "reuse_port": reuse_port,
         "tls_server_mode": TlsMode.DISABLED if no_tls else None,
     }
@@ -194,7 +221,9 @@ def proxy(
         if ready_json:
             typer.echo(json.dumps({"ready": True, **asdict(ready)}, ensure_ascii=False))
         else:
-            typer.echo(f"gRPC clients: {ready.grpc}, for the cluster of {ready.namesrv}")
+            typer.echo(f"proxy for the cluster of {ready.namesrv}")
+            typer.echo(f"gRPC clients:     {ready.grpc}")
+            typer.echo(f"remoting clients: {ready.remoting or 'not served'}")
         if ready.is_exposed:
             print_stderr(f"warning: {ready.grpc} is open to other machines, without access control")
 
@@ -207,45 +236,83 @@ async def serve_proxy(config: ProxyConfig, announce: Callable[[ProxyReady], None
     Raises:
         ListenFailedError: a port is in use, or the address is not one of this machine.
     """
-    # Imported only here: protobuf takes 0.1 s, and is an extra.
-    from kourou.proxy.cluster import Cluster  # noqa: PLC0415
-    from kourou.proxy.server import Proxy  # noqa: PLC0415
-
     stop = asyncio.Event()
     stop_on_signals(stop, "stopped immediately")
     async with AsyncExitStack() as running:
-        network = TcpNetwork(reuse_port=config.reuse_port)
-        runtime = replace(Runtime.system(), network=network)
+        runtime = replace(Runtime.system(), network=TcpNetwork(reuse_port=config.reuse_port))
         transport, certificate = _with_certificate(config, runtime.clock)
-        namesrv = parse_namesrv_addr(config.namesrv_addr)
-        cluster = Cluster(runtime, namesrv, tls=transport.tls_client())
-        grpc = Proxy(
-            network,
-            cluster,
-            advertised=config.advertised,
-            admission=transport.admission(config.limits, alpn=ALPN),
-        )
-        address = await grpc.start((config.listen, config.grpc_server_port))
-        running.push_async_callback(grpc.stop)
         if certificate is not None:
             tasks = PeriodicTasks()
             running.push_async_callback(tasks.stop)
-            tasks.start(
-                "renew the certificate", RENEWAL_INTERVAL_MS, _renewal(config, runtime.clock)
-            )
-        if not await _wait_for_namesrv(cluster, stop):
+            renew = _renewal(config, runtime.clock)
+            tasks.start("renew the certificate", RENEWAL_INTERVAL_MS, renew)
+        ports = await _open_ports(config, transport, runtime, running)
+        if not await _wait_for_namesrv(ports.cluster, stop):
             return
         announce(
             ProxyReady(
                 pid=os.getpid(),
-                namesrv=";".join(namesrv),
-                grpc=format_address(address),
+                namesrv=";".join(parse_namesrv_addr(config.namesrv_addr)),
+                grpc=format_address(ports.grpc),
+                remoting=None if ports.remoting is None else format_address(ports.remoting),
                 is_exposed=not is_loopback(config.listen),
                 certificate=None if certificate is None else str(certificate),
             )
         )
         limit_gc_pauses()
         await stop.wait()
+
+
+class _Ports(NamedTuple):
+    """The open ports of a proxy; `remoting` is None if remoting clients are not served."""
+
+    cluster: Cluster
+    grpc: Address
+    remoting: Address | None
+
+
+async def _open_ports(
+    config: ProxyConfig, transport: TransportConfig, runtime: Runtime, running: AsyncExitStack
+) -> _Ports:
+    # Imported only here: protobuf takes 0.1 s, and is an extra.
+    from kourou.proxy.cluster import Cluster  # noqa: PLC0415
+    from kourou.proxy.remoting_port import RemotingPort  # noqa: PLC0415
+    from kourou.proxy.server import Proxy  # noqa: PLC0415
+
+    namesrv = parse_namesrv_addr(config.namesrv_addr)
+    cluster = Cluster(runtime, namesrv, tls=transport.tls_client())
+    proxy = Proxy(
+        runtime.network,
+        cluster,
+        advertised=_parsed(config.grpc_advertise),
+        admission=transport.admission(config.limits, alpn=ALPN),
+    )
+    grpc = await proxy.start((config.listen, config.grpc_server_port))
+    running.push_async_callback(proxy.stop)
+    if not config.remoting_enable:
+        return _Ports(cluster, grpc, None)
+    port = RemotingPort(
+        runtime,
+        cluster,
+        limits=config.limits,
+        advertised=_parsed(config.remoting_advertise),
+        admission=transport.admission(config.limits),
+    )
+    remoting = await _start_remoting(port, (config.listen, config.remoting_listen_port))
+    running.push_async_callback(port.stop)
+    return _Ports(cluster, grpc, remoting)
+
+
+async def _start_remoting(port: RemotingPort, address: Address) -> Address | None:
+    """Open the port for remoting clients; if that fails, warn, and return None."""
+    try:
+        return await port.start(address)
+    except ListenFailedError as error:
+        print_stderr(
+            f"warning: remoting clients are not served: {error}; choose another port with "
+            "--remoting-port, or none with --no-remoting"
+        )
+        return None
 
 
 async def _wait_for_namesrv(cluster: Cluster, stop: asyncio.Event) -> bool:
@@ -307,6 +374,5 @@ def _directory(config: ProxyConfig) -> Path:
 def _hosts(config: ProxyConfig) -> list[str]:
     """Return the names in the certificate, beside those of this machine."""
     hosts = [] if config.listen in WILDCARD_HOSTS else [config.listen]
-    if config.advertised is not None:
-        hosts.append(config.advertised[0])
-    return hosts
+    advertised = (_parsed(config.grpc_advertise), _parsed(config.remoting_advertise))
+    return [*hosts, *dict.fromkeys(address[0] for address in advertised if address is not None)]

@@ -84,7 +84,9 @@ class Serving:
         )
 
     @classmethod
-    def start_proxy(cls, namesrv: str, home: Path, *options: str, port: int = 0) -> Serving:
+    def start_proxy(
+        cls, namesrv: str, home: Path, *options: str, port: int = 0, remoting_port: int = 0
+    ) -> Serving:
         """Start `kourou serve proxy` and return when clients can connect.
 
         Args:
@@ -92,6 +94,7 @@ class Serving:
             home: directory of its certificate.
             options: of the command.
             port: for gRPC clients.
+            remoting_port: for remoting clients.
 
         Raises:
             AssertionError: the process ended before it was ready; the text contains its stderr.
@@ -99,6 +102,7 @@ class Serving:
         return cls._ready(
             start_command(
                 *("serve", "proxy", "--name-server", namesrv, "--grpc-port", str(port)),
+                *("--remoting-port", str(remoting_port)),
                 *("--log-level", "warning", "--ready-json", *options),
                 environ={"KOUROU_PROXY_HOME": str(home)},
             )
@@ -122,6 +126,11 @@ class Serving:
     def grpc(self) -> str:
         """The `host:port` for gRPC clients."""
         return str(self.ready["grpc"])
+
+    @property
+    def remoting(self) -> str:
+        """The `host:port` for remoting clients of a proxy."""
+        return str(self.ready["remoting"])
 
     @property
     def broker(self) -> str:

@@ -1,0 +1,194 @@
+"""A client of the proxy's remoting port, and its connections to brokers.
+
+The client is a member of its groups at the brokers themselves: its heartbeats are forwarded on
+connections of its own, and the requests of brokers to it come back on them. So each broker knows
+all members of a group, whichever proxies they use, and whether they use one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from kourou.errors import RemoteError, TransportError
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
+from kourou.remoting.connection import Connection, Request
+from kourou.remoting.deferred_replies import DeferredReplies
+
+log = logging.getLogger(__name__)
+
+BROKER_NAME: Final = "bname"
+_TRANSACTION_ID: Final = "transactionId"
+_TRANSACTIONS_MAX: Final = 10_000
+_BROKER_REQUESTS: Final = (
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+)
+"""Requests of brokers that are passed on to the client."""
+
+
+class RemotingSession:
+    """One connection of a client.
+
+    Attributes:
+        addresses: brokers at which the client is registered, or to which it has sent requests,
+            and their names.
+    """
+
+    def __init__(self, connection: Connection, cluster: Cluster) -> None:
+        self._connection = connection
+        self._cluster = cluster
+        self._pool = cluster.create_pool(
+            connection.remote_address, dict.fromkeys(_BROKER_REQUESTS, self._on_broker_request)
+        )
+        self._later = DeferredReplies()
+        self._heartbeat: RemotingCommand | None = None
+        self._brokers_of_transactions: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.addresses: dict[str, str] = {}
+
+    async def forward(
+        self, broker_name: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand | None:
+        """Send a request of the client to a broker; return the response, None for a oneway one.
+
+        Raises:
+            TransportError: the broker did not answer, or is unknown.
+        """
+        # Each broker has a topic of its own name.
+        address = await self._cluster.address(broker_name, broker_name)
+        await self._introduce(address, broker_name)
+        try:
+            if command.is_oneway:
+                await self._pool.oneway(address, copied(command), timeout_s)
+                return None
+            answer = await self._pool.request(address, copied(command), timeout_s)
+        except TransportError:
+            self._cluster.on_broker_failed(broker_name, broker_name)
+            raise
+        transaction_id = answer.ext_fields.get(_TRANSACTION_ID)
+        if transaction_id:
+            self._remember(transaction_id, broker_name)
+        return relayed(command, answer)
+
+    async def register(self, command: RemotingCommand, topics: Iterable[str]) -> RemotingCommand:
+        """Forward a heartbeat to the brokers of the topics, and to those the client uses already.
+
+        A broker that does not answer gets the next heartbeat.
+
+        Returns:
+            The response for the client: the first refusal, or success.
+        """
+        self._heartbeat = command
+        self.addresses.update(await self._masters(topics))
+        answers = await self.ask(command, list(self.addresses))
+        refusal = next((one for one in answers if one.code != ResponseCode.SUCCESS), None)
+        return response(command, remark="") if refusal is None else relayed(command, refusal)
+
+    async def ask(
+        self, command: RemotingCommand, addresses: Collection[str]
+    ) -> list[RemotingCommand]:
+        """Send a request to several brokers; return the responses of those that answer."""
+        found = await asyncio.gather(*(self._ask_one(command, address) for address in addresses))
+        return [answer for answer in found if answer is not None]
+
+    def broker_of(self, transaction_id: str | None) -> str | None:
+        """Return the name of the broker of a half message that the client sent here."""
+        return self._brokers_of_transactions.get(transaction_id or "")
+
+    async def close(self) -> None:
+        """Close the connections to brokers, which unregister the client."""
+        for task in self._tasks:
+            task.cancel()
+        self._later.abandon()
+        await self._pool.close()
+
+    async def _ask_one(self, command: RemotingCommand, address: str) -> RemotingCommand | None:
+        try:
+            return await self._pool.request(address, copied(command), REQUEST_TIMEOUT_S)
+        except TransportError as error:
+            log.info("remoting_client.broker_silent broker=%s reason=%s", address, error)
+            return None
+
+    async def _introduce(self, address: str, broker_name: str) -> None:
+        """Register the client at a broker to which it sends its first request."""
+        if self.addresses.get(address) == broker_name:
+            return
+        self.addresses[address] = broker_name
+        if self._heartbeat is not None:
+            await self._ask_one(self._heartbeat, address)
+
+    async def _masters(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the masters of topics; those that do not exist have none."""
+        found: dict[str, str] = {}
+        for topic in topics:
+            try:
+                route = await self._cluster.cached_route(topic)
+            except (TransportError, RemoteError) as error:
+                log.debug("remoting_client.no_route topic=%s reason=%s", topic, error)
+                continue
+            for queues in route.queue_datas:
+                address = route.master_address(queues.broker_name)
+                if address is not None:
+                    found[address] = queues.broker_name
+        return found
+
+    def _remember(self, transaction_id: str, broker_name: str) -> None:
+        known = self._brokers_of_transactions
+        known[transaction_id] = broker_name
+        if len(known) > _TRANSACTIONS_MAX:
+            del known[next(iter(known))]
+
+    def _on_broker_request(self, asked: Request) -> None:
+        """Pass a request of a broker on to the client."""
+        command = copied(asked.command)
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            host, port = asked.connection.remote_address
+            broker_name = self.addresses.get(f"{host}:{port}")
+            if broker_name is not None:
+                command.ext_fields.setdefault(BROKER_NAME, broker_name)
+                if transaction_id := command.ext_fields.get(_TRANSACTION_ID):
+                    self._remember(transaction_id, broker_name)
+        if command.is_oneway:
+            self._start(self._tell(command))
+            return
+
+        async def ask() -> RemotingCommand:
+            answer = await self._connection.request(command, REQUEST_TIMEOUT_S)
+            return relayed(asked.command, answer)
+
+        self._later.answer(asked, ask)
+
+    async def _tell(self, command: RemotingCommand) -> None:
+        try:
+            await self._connection.oneway(command, REQUEST_TIMEOUT_S)
+        except TransportError as error:
+            log.info("remoting_client.not_told code=%d reason=%s", command.code, error)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def copied(command: RemotingCommand) -> RemotingCommand:
+    """Return a copy of a request, to be sent on another connection."""
+    return replace(command, ext_fields=dict(command.ext_fields))
+
+
+def relayed(to: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
+    """Return the answer of another server as the response to the request `to`."""
+    relay = response(to, answer.code, answer.remark, body=answer.body)
+    relay.ext_fields = answer.ext_fields
+    relay.language, relay.version = answer.language, answer.version
+    return relay

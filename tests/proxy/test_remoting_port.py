@@ -1,0 +1,270 @@
+"""Remoting clients of the proxy: their requests are forwarded to the brokers, and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+
+from kourou import (
+    AdminClient,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    RetryLater,
+    SimpleConsumer,
+    Transaction,
+    TransactionProducer,
+    TransactionState,
+)
+from kourou.broker.transactions.transaction_config import TransactionConfig
+from kourou.errors import MessageIllegalError
+from kourou.model.topic import TopicConfig
+from kourou.proxy.cluster import Cluster as Brokers
+from kourou.proxy.remoting_port import RemotingPort
+from kourou.remoting.network import Address
+from kourou.testing.cluster import Cluster
+from kourou.testing.loop import run_virtual
+from tests.proxy.proxy_rig import TOPIC
+from tests.proxy.test_cluster_mode import NAMES, create
+
+FIRST: Final[Address] = ("127.0.0.1", 18080)
+SECOND: Final[Address] = ("127.0.0.1", 28080)
+PAYMENTS: Final = "Payments"
+
+
+@asynccontextmanager
+async def remoting_port(cluster: Cluster, address: Address) -> AsyncIterator[None]:
+    """Run the remoting port of a proxy."""
+    brokers = Brokers(cluster.runtime, (cluster.namesrv_addr,))
+    port = RemotingPort(cluster.runtime, brokers)
+    await port.start(address)
+    try:
+        yield
+    finally:
+        await port.stop()
+        await brokers.close()
+
+
+def with_proxies(test: Callable[[Cluster], Awaitable[None]], **options: Any) -> None:
+    """Run a test with two brokers that have the topic TOPIC, and two proxies."""
+
+    async def main() -> None:
+        async with Cluster(brokers=len(NAMES), **options) as cluster:
+            await create(cluster, TopicConfig(TOPIC, 2, 2))
+            async with remoting_port(cluster, FIRST), remoting_port(cluster, SECOND):
+                await test(cluster)
+
+    run_virtual(main(), limit_s=3_600.0)
+
+
+def through(proxy: Address, cluster: Cluster) -> dict[str, Any]:
+    """Return the arguments of a client of a proxy."""
+    return {"namesrv_addr": f"{proxy[0]}:{proxy[1]}", "runtime": cluster.runtime}
+
+
+def push_consumer(proxy: Address, cluster: Cluster, group: str) -> PushConsumer:
+    return PushConsumer(
+        group, **through(proxy, cluster), run_blocking=cluster.runtime.offload, disk=cluster.disk()
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(120):
+        while not condition():  # noqa: ASYNC110 - brokers have no event for it
+            await asyncio.sleep(0.1)
+
+
+def test_clients_see_the_proxy_as_the_only_broker() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with AdminClient(**through(FIRST, cluster)) as admin:
+            route = await admin.topic_route(TOPIC)
+        assert sorted(broker.broker_name for broker in route.broker_datas) == list(NAMES)
+        addresses = {text for one in route.broker_datas for text in one.broker_addrs.values()}
+        assert addresses == {"127.0.0.1:18080"}
+
+    with_proxies(test)
+
+
+def test_push_consumer_receives_and_retries_what_a_producer_sends() -> None:
+    async def test(cluster: Cluster) -> None:
+        received: Counter[bytes] = Counter()
+        consumer = push_consumer(FIRST, cluster, "pushers")
+        consumer.subscribe(TOPIC)
+
+        async def take(message: MessageExt) -> None:
+            received[message.body] += 1
+            if message.body == b"3" and received[b"3"] == 1:
+                raise RetryLater
+
+        consumer.listen(take)
+        async with Producer("senders", **through(FIRST, cluster)) as producer, consumer:
+            bodies = [b"%d" % number for number in range(12)]
+            stored = [await producer.send(Message(TOPIC, body)) for body in bodies]
+            assert {one.queue.broker_name for one in stored} == set(NAMES)
+            await until(lambda: received == Counter(bodies) + Counter([b"3"]))
+
+    with_proxies(test)
+
+
+def test_members_at_two_proxies_share_the_queues() -> None:
+    async def test(cluster: Cluster) -> None:
+        received: Counter[bytes] = Counter()
+        takers: dict[str, set[tuple[str, int]]] = {}
+
+        def started(proxy: Address) -> PushConsumer:
+            consumer = push_consumer(proxy, cluster, "sharers")
+            consumer.subscribe(TOPIC)
+
+            async def take(message: MessageExt) -> None:
+                received[message.body] += 1
+                queue = (message.broker_name, message.queue_id)
+                takers.setdefault(consumer.client_id, set()).add(queue)
+
+            consumer.listen(take)
+            return consumer
+
+        async with (
+            started(FIRST),
+            started(SECOND),
+            Producer("senders", **through(FIRST, cluster)) as producer,
+        ):
+            await asyncio.sleep(45)  # both have seen each other
+            bodies = [b"%d" % number for number in range(24)]
+            for body in bodies:
+                await producer.send(Message(TOPIC, body))
+            await until(lambda: received.keys() == set(bodies))
+            assert received == Counter(bodies)
+            assert sorted(map(len, takers.values())) == [2, 2]
+
+    with_proxies(test)
+
+
+def test_simple_consumer_pops_and_acknowledges() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with (
+            SimpleConsumer("poppers", **through(SECOND, cluster)) as consumer,
+            Producer("senders", **through(FIRST, cluster)) as producer,
+        ):
+            consumer.subscribe(TOPIC)
+            assert await consumer.receive(wait_ms=5_000) == []
+            for number in range(8):
+                await producer.send(Message(TOPIC, b"%d" % number))
+            found: set[bytes] = set()
+            while len(found) < 8:
+                for message in await consumer.receive(invisible_ms=10_000):
+                    found.add(message.body)
+                    await consumer.ack(message)
+            await asyncio.sleep(30)
+            assert await consumer.receive(wait_ms=5_000) == []
+
+    with_proxies(test)
+
+
+def test_transactions_end_and_are_checked_at_their_brokers() -> None:
+    checked: list[bytes] = []
+
+    def check(message: MessageExt) -> TransactionState:
+        checked.append(message.body)
+        return TransactionState.COMMIT
+
+    async def test(cluster: Cluster) -> None:
+        kind = {"message.type": "TRANSACTION"}
+        await create(cluster, TopicConfig(PAYMENTS, 1, 1, attributes=kind))
+        received: Counter[bytes] = Counter()
+        consumer = push_consumer(FIRST, cluster, "payees")
+        consumer.subscribe(PAYMENTS)
+
+        async def take(message: MessageExt) -> None:
+            received[message.body] += 1
+
+        consumer.listen(take)
+        producer = TransactionProducer(
+            "payers",
+            **through(SECOND, cluster),
+            check=check,
+            run_blocking=cluster.runtime.offload,
+        )
+        outcomes = {
+            b"commit": TransactionState.COMMIT,
+            b"rollback": TransactionState.ROLLBACK,
+            b"unknown": TransactionState.UNKNOWN,
+        }
+        async with producer, consumer:
+            for body, state in outcomes.items():
+
+                async def work(_: Transaction, state: TransactionState = state) -> TransactionState:
+                    return state
+
+                await producer.send_in_transaction(Message(PAYMENTS, body), work)
+            await until(lambda: received == Counter([b"commit", b"unknown"]))
+            await asyncio.sleep(60)
+            assert received == Counter([b"commit", b"unknown"])
+        assert set(checked) == {b"unknown"}
+
+    with_proxies(test, transactions=TransactionConfig(timeout_ms=6_000, check_interval_ms=3_000))
+
+
+def test_message_of_another_type_is_refused() -> None:
+    async def test(cluster: Cluster) -> None:
+        await create(cluster, TopicConfig("Fifo", 1, 1, attributes={"message.type": "FIFO"}))
+        async with Producer("senders", **through(FIRST, cluster)) as producer:
+            with pytest.raises(MessageIllegalError):
+                await producer.send(Message("Fifo", b"normal"))
+
+    with_proxies(test)
+
+
+def test_member_leaves_its_group_with_its_connection() -> None:
+    async def test(cluster: Cluster) -> None:
+        consumer = push_consumer(FIRST, cluster, "leavers")
+        consumer.subscribe(TOPIC)
+
+        async def take(_: MessageExt) -> None:
+            pass
+
+        consumer.listen(take)
+
+        def members(index: int) -> list[str]:
+            found = cluster.broker(index).components.context.clients.consumer_group("leavers")
+            return [] if found is None else found.client_ids()
+
+        async with consumer:
+            await until(lambda: all(members(index) for index in range(len(NAMES))))
+        await until(lambda: not any(members(index) for index in range(len(NAMES))))
+
+    with_proxies(test)
+
+
+def test_broker_that_restarts_is_used_again() -> None:
+    async def test(cluster: Cluster) -> None:
+        received: set[bytes] = set()
+        consumer = push_consumer(FIRST, cluster, "survivors")
+        consumer.subscribe(TOPIC)
+
+        async def take(message: MessageExt) -> None:
+            received.add(message.body)
+
+        consumer.listen(take)
+        async with consumer, Producer("senders", **through(FIRST, cluster)) as producer:
+            await producer.send(Message(TOPIC, b"before"))
+            await until(lambda: b"before" in received)
+            await cluster.kill_broker(1)
+            for number in range(8):
+                await producer.send(Message(TOPIC, b"%d" % number))
+            await cluster.restart_broker(1)
+            await asyncio.sleep(40)
+            names = set()
+            for number in range(8, 16):
+                receipt = await producer.send(Message(TOPIC, b"%d" % number))
+                names.add(receipt.queue.broker_name)
+            assert names == set(NAMES)
+            await until(lambda: received >= {b"%d" % number for number in range(16)})
+
+    with_proxies(test)
