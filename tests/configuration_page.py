@@ -13,6 +13,8 @@ from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.cli.serve import NAMESRV_PREFIX, PREFIX, ServeConfig
+from kourou.cli.serve_proxy import PREFIX as PROXY_PREFIX
+from kourou.cli.serve_proxy import ProxyConfig
 from kourou.client.config import AdminConfig, ClientConfig, ProducerConfig
 from kourou.client.consuming.consumer_config import (
     ConsumerConfig,
@@ -53,6 +55,7 @@ CLIENT_TITLES: Final[dict[type[Any], str]] = {
     AdminConfig: "`AdminConfig`",
     TlsClientConfig: "`TlsClientConfig`",
 }
+PROXY_KEYS: Final = frozenset(("grpcServerPort", "namesrvAddr", "remotingListenPort"))
 NAMESRV_KEYS: Final = frozenset(
     (
         "bindAddress",
@@ -120,6 +123,13 @@ def _servers() -> Iterator[str]:
     ]
     yield _section("Name server", rows)
     yield "The name server takes the options of connections and of TLS above as well.\n\n"
+    values = values_of(ProxyConfig())
+    own = [one for one in options(ProxyConfig) if one.owner is ProxyConfig]
+    yield _section("Proxy", (_server_row(one, values, PROXY_KEYS) for one in own))
+    yield (
+        "`kourou serve proxy` takes the options of connections and of TLS above as well, and the "
+        f"environment with the prefix `{PROXY_PREFIX}`.\n\n"
+    )
 
 
 def _server_row(option: Option, values: dict[str, object], known: frozenset[str]) -> Sequence[str]:

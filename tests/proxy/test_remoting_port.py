@@ -26,6 +26,15 @@ from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.errors import MessageIllegalError
 from kourou.model.topic import TopicConfig
 from kourou.proxy.cluster import Cluster as Brokers
+from kourou.proxy.member_messages import (
+    EXPIRY_S,
+    REGISTER,
+    SYNC_TOPIC,
+    UNREGISTER,
+    MemberChange,
+    decode_member_change,
+    encode_member_change,
+)
 from kourou.proxy.remoting_port import RemotingPort
 from kourou.remoting.network import Address
 from kourou.testing.cluster import Cluster
@@ -238,6 +247,75 @@ def test_member_leaves_its_group_with_its_connection() -> None:
         async with consumer:
             await until(lambda: all(members(index) for index in range(len(NAMES))))
         await until(lambda: not any(members(index) for index in range(len(NAMES))))
+
+    with_proxies(test)
+
+
+def test_members_at_proxies_of_rocketmq_share_the_queues() -> None:
+    """A member that no broker knows takes its part, and leaves it by the end of its heartbeats."""
+
+    async def test(cluster: Cluster) -> None:
+        await until(lambda: cluster.broker(0).components.context.topics.get(SYNC_TOPIC) is not None)
+        await asyncio.sleep(5)  # the proxies read the topic
+        consumer = push_consumer(FIRST, cluster, "sharers")
+        consumer.subscribe(TOPIC)
+
+        async def take(_: MessageExt) -> None:
+            pass
+
+        consumer.listen(take)
+
+        def shared() -> int:
+            return sum(queue.topic == TOPIC for queue in consumer.queues)
+
+        async with consumer, Producer("others", cluster.namesrv_addr, runtime=cluster.runtime) as p:
+            await until(lambda: shared() == 4)
+            change = MemberChange(
+                REGISTER, "java@1", "sharers", "10.0.0.9%8080%8081", language="JAVA", version=513
+            )
+            await p.send(Message(SYNC_TOPIC, encode_member_change(change)))
+            started_s = asyncio.get_running_loop().time()
+            await until(lambda: shared() == 2)
+            assert asyncio.get_running_loop().time() - started_s < 5
+            await asyncio.sleep(EXPIRY_S)
+            await until(lambda: shared() == 4)
+
+    with_proxies(test)
+
+
+def test_members_are_published_for_other_proxies() -> None:
+    async def test(cluster: Cluster) -> None:
+        await until(lambda: cluster.broker(0).components.context.topics.get(SYNC_TOPIC) is not None)
+        await asyncio.sleep(5)
+        published: list[MemberChange] = []
+        listener = PushConsumer(
+            "listeners",
+            cluster.namesrv_addr,
+            runtime=cluster.runtime,
+            run_blocking=cluster.runtime.offload,
+        )
+        listener.subscribe(SYNC_TOPIC)
+
+        async def note(message: MessageExt) -> None:
+            published.append(decode_member_change(message.body))
+
+        listener.listen(note)
+        consumer = push_consumer(SECOND, cluster, "sharers")
+        consumer.subscribe(TOPIC)
+
+        async def take(_: MessageExt) -> None:
+            pass
+
+        consumer.listen(take)
+        async with listener:
+            async with consumer:
+                await until(lambda: len(published) > 1)
+            await until(lambda: published[-1].heartbeat_type == UNREGISTER)
+        assert {one.group for one in published} == {"sharers"}
+        assert {one.local_proxy_id for one in published} == {"127.0.0.1%28080%0"}
+        first = published[0]
+        assert (first.heartbeat_type, first.consume_type) == (REGISTER, "CONSUME_PASSIVELY")
+        assert TOPIC in {subscription.topic for subscription in first.subscriptions}
 
     with_proxies(test)
 

@@ -17,6 +17,7 @@ import typer
 from kourou import __version__, logs
 from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.cli.exits import print_stderr
+from kourou.cli.machine import machine_addresses
 from kourou.cli.options import GrpcAdvertise, GrpcPort, ListenOn, LogLevel, ReadyJson
 from kourou.cli.process import (
     RENEWAL_INTERVAL_MS,
@@ -294,6 +295,7 @@ async def _open_ports(
     port = RemotingPort(
         runtime,
         cluster,
+        name=f"{_host(config)}%{grpc[1]}",
         limits=config.limits,
         advertised=_parsed(config.remoting_advertise),
         admission=transport.admission(config.limits),
@@ -301,6 +303,16 @@ async def _open_ports(
     remoting = await _start_remoting(port, (config.listen, config.remoting_listen_port))
     running.push_async_callback(port.stop)
     return _Ports(cluster, grpc, remoting)
+
+
+def _host(config: ProxyConfig) -> str:
+    """Return a host that distinguishes this machine from those of other proxies."""
+    advertised = _parsed(config.remoting_advertise)
+    if advertised is not None:
+        return advertised[0]
+    if config.listen not in WILDCARD_HOSTS:
+        return config.listen
+    return next(iter(machine_addresses()), "127.0.0.1")
 
 
 async def _start_remoting(port: RemotingPort, address: Address) -> Address | None:

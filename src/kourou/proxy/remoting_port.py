@@ -22,7 +22,13 @@ from kourou.model.host import Host
 from kourou.model.properties import decode_properties
 from kourou.model.route import TopicRoute
 from kourou.model.topic import is_dlq_topic, is_retry_topic
-from kourou.protocol.clients import decode_consumer_list, decode_heartbeat, encode_consumer_list
+from kourou.protocol.clients import (
+    GetConsumerListByGroupRequestHeader,
+    UnregisterClientRequestHeader,
+    decode_consumer_list,
+    decode_heartbeat,
+    encode_consumer_list,
+)
 from kourou.protocol.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.json_records import decode_record
@@ -33,6 +39,8 @@ from kourou.protocol.routes import GetRouteInfoRequestHeader, encode_topic_route
 from kourou.proxy.checks import check_type
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
 from kourou.proxy.convert import type_of
+from kourou.proxy.member_messages import REGISTER, UNREGISTER
+from kourou.proxy.member_sync import MemberSync
 from kourou.proxy.remoting_session import BROKER_NAME, RemotingSession, relayed
 from kourou.remoting.admission import Admission
 from kourou.remoting.connection import Connection, Request
@@ -81,6 +89,7 @@ class RemotingPort:
         runtime: Runtime,
         cluster: Cluster,
         *,
+        name: str = "",
         limits: ConnectionLimits | None = None,
         advertised: Host | None = None,
         admission: Admission | None = None,
@@ -90,11 +99,15 @@ class RemotingPort:
         Args:
             runtime: network and timer.
             cluster: the brokers.
+            name: distinguishes the proxy from others, beside its ports: its host and gRPC port, as
+                `ip%port`.
             limits: of connections; None: the defaults.
             advertised: the address in routes; None: that to which each connection came.
             admission: what may precede the first frame, such as TLS; None: nothing.
         """
         self._cluster = cluster
+        self._name = name
+        self._sync: MemberSync | None = None
         self._advertised = advertised
         self._sessions: dict[Connection, RemotingSession] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -117,11 +130,19 @@ class RemotingPort:
             ListenFailedError: the address is not this machine's, or is not permitted.
         """
         self.address = await self._server.start(address)
+        host, _, grpc_port = self._name.partition("%")
+        proxy_id = f"{host or self.address[0]}%{self.address[1]}%{grpc_port or 0}"
+        self._sync = MemberSync(self._cluster, proxy_id, self._on_members_changed)
+        self._sync.start()
         return self.address
 
     async def stop(self) -> None:
         """Stop accepting, and close the connections; brokers unregister the clients."""
         self._later.abandon()
+        for session in self._sessions.values():
+            self._publish(UNREGISTER, session)
+        if self._sync is not None:
+            await self._sync.stop()
         await self._server.stop()
         await asyncio.gather(*(session.close() for session in self._sessions.values()))
         self._sessions.clear()
@@ -157,9 +178,20 @@ class RemotingPort:
     def _on_closed(self, connection: Connection) -> None:
         session = self._sessions.pop(connection, None)
         if session is not None:
+            self._publish(UNREGISTER, session)
             task = asyncio.create_task(session.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+    def _publish(self, kind: str, session: RemotingSession) -> None:
+        """Tell the other proxies of the client in its groups."""
+        if self._sync is not None:
+            for member in session.members.values():
+                self._sync.publish(kind, member)
+
+    def _on_members_changed(self, group: str) -> None:
+        for session in self._sessions.values():
+            session.notify(group)
 
     # Requests for one broker
 
@@ -225,28 +257,31 @@ class RemotingPort:
     # Clients and their groups
 
     async def _heartbeat(self, session: RemotingSession, asked: Request) -> RemotingCommand:
-        heartbeat = decode_heartbeat(asked.command.body)
-        topics = [
-            subscription.topic
-            for consumer in heartbeat.consumers
-            for subscription in consumer.subscriptions
-        ]
-        return await session.register(asked.command, topics)
+        answer = await session.register(asked.command, decode_heartbeat(asked.command.body))
+        self._publish(REGISTER, session)
+        return answer
 
     async def _unregister(self, session: RemotingSession, asked: Request) -> RemotingCommand:
         await session.ask(asked.command, list(session.addresses))
+        group = asked.command.header(UnregisterClientRequestHeader).consumer_group
+        member = session.members.pop(group or "", None)
+        if member is not None and self._sync is not None:
+            self._sync.publish(UNREGISTER, member)
         return response(asked.command, remark="")
 
     async def _check_config(self, _: RemotingSession, asked: Request) -> RemotingCommand:
         return response(asked.command, remark="")
 
     async def _members(self, session: RemotingSession, asked: Request) -> RemotingCommand:
-        """Return the members of a group at all brokers that the client uses."""
+        """Return the members of a group at all brokers that the client uses, and other proxies."""
         answers = await session.ask(asked.command, self._any_of(session))
         found: dict[str, None] = {}
         for answer in answers:
             if answer.code == ResponseCode.SUCCESS:
                 found |= dict.fromkeys(decode_consumer_list(answer.body))
+        if self._sync is not None:
+            group = asked.command.header(GetConsumerListByGroupRequestHeader).consumer_group
+            found |= dict.fromkeys(self._sync.of(group))
         if not found and answers:
             return relayed(asked.command, answers[0])
         return response(asked.command, body=encode_consumer_list(list(found)))

@@ -14,11 +14,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kourou.errors import RemoteError, TransportError
+from kourou.protocol.clients import HeartbeatData, NotifyConsumerIdsChangedRequestHeader
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.command import RemotingCommand, request, response
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
+from kourou.proxy.member_messages import LocalMember
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.deferred_replies import DeferredReplies
+from kourou.remoting.network import format_address
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class RemotingSession:
     Attributes:
         addresses: brokers at which the client is registered, or to which it has sent requests,
             and their names.
+        members: the client in each of its consumer groups.
     """
 
     def __init__(self, connection: Connection, cluster: Cluster) -> None:
@@ -56,6 +60,7 @@ class RemotingSession:
         self._brokers_of_transactions: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.addresses: dict[str, str] = {}
+        self.members: dict[str, LocalMember] = {}
 
     async def forward(
         self, broker_name: str, command: RemotingCommand, timeout_s: float
@@ -81,8 +86,8 @@ class RemotingSession:
             self._remember(transaction_id, broker_name)
         return relayed(command, answer)
 
-    async def register(self, command: RemotingCommand, topics: Iterable[str]) -> RemotingCommand:
-        """Forward a heartbeat to the brokers of the topics, and to those the client uses already.
+    async def register(self, command: RemotingCommand, heartbeat: HeartbeatData) -> RemotingCommand:
+        """Forward a heartbeat to the brokers of its topics, and to those the client uses already.
 
         A broker that does not answer gets the next heartbeat.
 
@@ -90,6 +95,16 @@ class RemotingSession:
             The response for the client: the first refusal, or success.
         """
         self._heartbeat = command
+        for consumer in heartbeat.consumers:
+            self.members[consumer.group] = LocalMember(
+                heartbeat.client_id,
+                command.language,
+                command.version,
+                consumer,
+                format_address(self._connection.remote_address),
+                format_address(self._connection.local_address),
+            )
+        topics = [one.topic for consumer in heartbeat.consumers for one in consumer.subscriptions]
         self.addresses.update(await self._masters(topics))
         answers = await self.ask(command, list(self.addresses))
         refusal = next((one for one in answers if one.code != ResponseCode.SUCCESS), None)
@@ -105,6 +120,13 @@ class RemotingSession:
     def broker_of(self, transaction_id: str | None) -> str | None:
         """Return the name of the broker of a half message that the client sent here."""
         return self._brokers_of_transactions.get(transaction_id or "")
+
+    def notify(self, group: str) -> None:
+        """Tell the client that the members of a group have changed, if it is one of them."""
+        if group in self.members:
+            header = NotifyConsumerIdsChangedRequestHeader(group)
+            code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+            self._start(self._tell(request(code, header, oneway=True)))
 
     async def close(self) -> None:
         """Close the connections to brokers, which unregister the client."""

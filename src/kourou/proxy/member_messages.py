@@ -1,0 +1,152 @@
+"""Members of consumer groups at other proxies: their messages, and a table of them; pure.
+
+RocketMQ's proxies are the servers of their clients' groups, so that brokers do not know the
+members. Each proxy tells the others of its own, by a message for each heartbeat.
+
+Source: HeartbeatSyncer.java, HeartbeatSyncerData.java, RemoteChannelSerializer.java,
+apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kourou.model.subscription import SubscriptionData
+from kourou.protocol.clients import ConsumerData
+from kourou.protocol.codes import LanguageCode
+from kourou.protocol.fastjson import dumps
+from kourou.protocol.json_records import REQUIRED, record_functions, to_json
+
+SYNC_TOPIC: Final = "DefaultHeartBeatSyncerTopic"
+SYNC_GROUP: Final = f"CID_{SYNC_TOPIC}"
+SYNC_PRODUCER: Final = f"PID_{SYNC_TOPIC}"
+REGISTER: Final = "REGISTER"
+UNREGISTER: Final = "UNREGISTER"
+EXPIRY_S: Final = 120.0
+"""Seconds without a heartbeat after which a member is forgotten."""
+MEMBERS_MAX: Final = 100_000
+_CHANNEL_TYPE: Final = "REMOTING"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChange:
+    """A member of a group that has sent a heartbeat to a proxy, or has left it.
+
+    Attributes:
+        heartbeat_type: `REGISTER` or `UNREGISTER`.
+        language: name of the client's language.
+        version: of the client.
+        last_update_timestamp: epoch milliseconds of the message.
+        subscriptions, consume_type, message_model, consume_from_where: of the heartbeat; None if
+            the member has left.
+        local_proxy_id: `ip%remoting port%gRPC port` of the proxy.
+        channel_data: the client's connection, as JSON.
+    """
+
+    heartbeat_type: str = field(metadata=REQUIRED)
+    client_id: str = field(metadata=REQUIRED)
+    group: str = field(metadata=REQUIRED)
+    local_proxy_id: str = field(metadata=REQUIRED)
+    language: str | None = None
+    version: int = 0
+    last_update_timestamp: int = 0
+    subscriptions: Sequence[SubscriptionData] = field(
+        default=(), metadata={"wire": "subscriptionDataSet"}
+    )
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+    channel_data: str | None = None
+
+
+decode_member_change, encode_member_change = record_functions(MemberChange, "member of a group")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMember:
+    """A member of a group at this proxy.
+
+    Attributes:
+        remote_address, local_address: of its connection, `host:port`.
+    """
+
+    client_id: str
+    language: LanguageCode
+    version: int
+    consumer: ConsumerData
+    remote_address: str
+    local_address: str
+
+
+def member_change(kind: str, member: LocalMember, proxy_id: str, now_ms: int) -> MemberChange:
+    """Return the message about a member of this proxy."""
+    consumer = member.consumer
+    channel = {
+        "remoteProxyIp": proxy_id.partition("%")[0],
+        "remoteAddress": member.remote_address,
+        "localAddress": member.local_address,
+        "type": _CHANNEL_TYPE,
+        "extendAttribute": dumps([to_json(one) for one in consumer.subscriptions]).decode(),
+    }
+    is_here = kind == REGISTER
+    return MemberChange(
+        kind,
+        member.client_id,
+        consumer.group,
+        proxy_id,
+        language=member.language.name,
+        version=member.version,
+        last_update_timestamp=now_ms,
+        subscriptions=consumer.subscriptions if is_here else (),
+        consume_type=consumer.consume_type.value if is_here else None,
+        message_model=consumer.message_model.value if is_here else None,
+        consume_from_where=consumer.consume_from_where.value if is_here else None,
+        channel_data=dumps(channel).decode(),
+    )
+
+
+class RemoteMembers:
+    """Members at other proxies."""
+
+    def __init__(self) -> None:
+        self._until_s: dict[str, dict[str, float]] = {}
+        self._count = 0
+
+    def apply(self, change: MemberChange, now_s: float) -> bool:
+        """Note a change; return whether the members of its group are others now."""
+        members = self._until_s.get(change.group, {})
+        if change.heartbeat_type != REGISTER:
+            return self._remove(change.group, change.client_id)
+        is_new = change.client_id not in members
+        if is_new and self._count >= MEMBERS_MAX:
+            return False
+        self._until_s.setdefault(change.group, members)[change.client_id] = now_s + EXPIRY_S
+        self._count += is_new
+        return is_new
+
+    def of(self, group: str, now_s: float) -> list[str]:
+        """Return the ids of a group's members."""
+        return [one for one, until_s in self._until_s.get(group, {}).items() if until_s > now_s]
+
+    def expire(self, now_s: float) -> set[str]:
+        """Forget members without heartbeats; return their groups."""
+        late = [
+            (group, client_id)
+            for group, members in self._until_s.items()
+            for client_id, until_s in members.items()
+            if until_s <= now_s
+        ]
+        for group, client_id in late:
+            self._remove(group, client_id)
+        return {group for group, _ in late}
+
+    def _remove(self, group: str, client_id: str) -> bool:
+        members = self._until_s.get(group, {})
+        if members.pop(client_id, None) is None:
+            return False
+        self._count -= 1
+        if not members:
+            del self._until_s[group]
+        return True
