@@ -28,8 +28,11 @@ SHARDS = {
     "kourou.pipelines.stream_metrics": "pure, beside the queries that it measures",
     "kourou.properties_file": "a file format",
     "kourou.proxy.local_metadata": "needs the broker of the process, unlike the proxy",
+    "kourou.proxy.pb.health": "messages of one package, with a generated stub",
+    "kourou.proxy.pb.reflection_v1": "likewise",
+    "kourou.proxy.pb.reflection_v1alpha": "likewise",
     "kourou.proxy.pb.wire": "base of the generated stubs",
-    "kourou.proxy.queue_cache": "pure, beside the connections to brokers",
+    
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",
     "kourou.spark.class_archive": "needs no Spark, as its test, and knows files that Java owns",
     "kourou.spark.duplicates": "a public function, which the package imports on first use",

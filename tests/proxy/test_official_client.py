@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def serving(
     """Return the process whose gRPC port is used: that of the broker, or of a proxy before it."""
     is_local = request.param is Mode.LOCAL
     store = tmp_path_factory.mktemp("store")
-    with Serving.start(store, "--no-console", grpc=is_local) as broker:
+    with Serving.start(store, "--console-port", "0", grpc=is_local) as broker:
         for topic in ("orders", "pushed"):
             created = run_command("topic", "create", topic, "--namesrv", broker.namesrv)
             assert created.code == 0, created.err
@@ -99,6 +100,19 @@ def test_push_consumer_gets_each_message_and_a_failed_one_again(
 
     expected = [(str(number), 1) for number in range(8)]
     assert printed == f"{sorted([*expected, ('2', 2)])}\n"
+
+
+def test_calls_of_the_client_are_among_the_metrics(serving: Serving, tmp_path: Path) -> None:
+    run_program(PUSH, serving, tmp_path)
+
+    url = f"{serving.ready['console']}/metrics"
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - http
+        text = answer.read().decode()
+
+    lines = [line for line in text.splitlines() if line.startswith("rocketmq_proxy_")]
+    assert any(line.startswith("rocketmq_proxy_up{") and line.endswith(" 1.0") for line in lines)
+    sends = [line for line in lines if 'name="SendMessage"' in line]
+    assert [("python" in line, 'code="ok"' in line) for line in sends] == [(True, True)]
 
 
 def test_members_of_a_group_are_shown_with_their_language(serving: Serving, tmp_path: Path) -> None:

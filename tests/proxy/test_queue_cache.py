@@ -5,7 +5,7 @@ from __future__ import annotations
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID, BrokerData, QueueData, TopicRoute, publish_queues
 from kourou.model.topic import PERM_READ, PERM_WRITE
-from kourou.proxy.queue_cache import QueueCache
+from kourou.proxy.queue_choice import QueueCache
 
 READ_WRITE = PERM_READ | PERM_WRITE
 

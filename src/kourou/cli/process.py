@@ -28,9 +28,9 @@ from kourou.cli.exits import INTERRUPTED, print_stderr
 from kourou.cli.machine import machine_addresses
 from kourou.cli.output import counted
 from kourou.cli.progress import RecoveryProgress
-from kourou.cli.serve_grpc import GrpcPlan, start_proxy
+from kourou.cli.serve_grpc import GrpcPlan, metrics_reader, start_proxy
 from kourou.clock import Clock
-from kourou.console.server import Console
+from kourou.console.server import Console, ReadMetrics
 from kourou.disk import OsDisk
 from kourou.errors import ConfigError, ListenFailedError, StoreUnusableError
 from kourou.logs import Level
@@ -212,7 +212,7 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
         proxy = await start_proxy(plan.grpc, config, broker, runtime)
         if proxy is not None:
             running.push_async_callback(proxy.stop)
-        console = _console(plan, broker)
+        console = _console(plan, metrics_reader(broker, proxy, config), broker)
         if console is not None:
             running.push_async_callback(console.stop)
         ready = _ready(plan, config, broker, disk, is_new=is_new)
@@ -294,7 +294,7 @@ def limit_gc_pauses() -> None:
     gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_COLLECTIONS, _OLD_COLLECTIONS)
 
 
-def _console(plan: Plan, broker: Broker) -> Console | None:
+def _console(plan: Plan, read_metrics: ReadMetrics, broker: Broker) -> Console | None:
     """Start the console; return None if it is disabled, or if its default port is in use.
 
     Raises:
@@ -302,7 +302,7 @@ def _console(plan: Plan, broker: Broker) -> Console | None:
     """
     if plan.console is None:
         return None
-    console = Console(broker.metrics, broker.unready_reasons)
+    console = Console(read_metrics, broker.unready_reasons)
     try:
         console.start(*plan.console)
     except ListenFailedError as error:

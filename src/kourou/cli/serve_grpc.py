@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
 from kourou.cli.exits import print_stderr
+from kourou.console.server import ReadMetrics
 from kourou.errors import ConfigError, ListenFailedError
+from kourou.metrics import Family
 from kourou.remoting.network import Address, parse_address
 from kourou.remoting.runtime import Runtime
 
@@ -84,6 +87,23 @@ async def start_proxy(
         )
         return None
     return proxy
+
+
+def metrics_reader(broker: Broker, proxy: Proxy | None, config: BrokerConfig) -> ReadMetrics:
+    """Return what reads the metrics of a broker, and of the proxy in its process."""
+    if proxy is None:
+        return broker.metrics
+    labels = {
+        "cluster": config.cluster_name,
+        "node_type": "proxy",
+        "node_id": socket.gethostname(),
+        "proxy_mode": "local",
+    }
+
+    async def read() -> list[Family]:
+        return [*await broker.metrics(), *proxy.metrics(labels)]
+
+    return read
 
 
 def missing_packages() -> str:

@@ -14,6 +14,7 @@ from kourou.errors import CallRefusedError, GrpcError, KourouError
 from kourou.http2.calls import Call
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.model.host import Host
+from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import CallLimits, check_group, check_topic
 from kourou.proxy.client_settings import (
     ProducerDefaults,
@@ -33,6 +34,7 @@ from kourou.proxy.status import error_status, ok, telemetry_failure
 
 log = logging.getLogger(__name__)
 
+_TELEMETRY: Final = "Telemetry"
 COMMANDS_MAX: Final = 64
 """Commands of one client that may wait to be served."""
 
@@ -46,6 +48,7 @@ class ClientCalls:
         clients: ClientTable,
         sends: Sends,
         held: HeldMessages,
+        counts: CallCounts,
         limits: CallLimits,
         advertised: Host | None,
     ) -> None:
@@ -53,6 +56,7 @@ class ClientCalls:
         self._clients = clients
         self._sends = sends
         self._held = held
+        self._counts = counts
         self._limits = limits
         self._advertised = advertised
         self._defaults = ProducerDefaults()
@@ -100,6 +104,7 @@ class ClientCalls:
         except Exception as error:  # the edge of one client's stream
             if not isinstance(error, KourouError):
                 log.exception("telemetry.failed client=%s", context.client_id)
+            self._counts.add(_TELEMETRY, context, error_status(error).code)
             code, text = telemetry_failure(error)
             call.finish(GrpcStatus(code), text)
         finally:
@@ -121,6 +126,7 @@ class ClientCalls:
             return
         if command.WhichOneof("command") == "settings":
             answer = await self._settle(call, context, command.settings)
+            self._counts.add(_TELEMETRY, context, Code.OK)
             call.send(v2.TelemetryCommand(status=ok(), settings=answer).SerializeToString())
 
     async def _settle(self, call: Call, context: CallContext, settings: v2.Settings) -> v2.Settings:

@@ -24,7 +24,7 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues, subscribe_queues
 from kourou.proxy.plain_sends import complete_stored
-from kourou.proxy.queue_cache import QueueCache
+from kourou.proxy.queue_choice import QueueCache
 from kourou.proxy.remote_metadata import RemoteMetadata
 from kourou.remoting.connection import FastPath
 from kourou.remoting.dispatch import Handler

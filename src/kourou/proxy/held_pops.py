@@ -9,11 +9,59 @@ whose call is over stays at the broker until the end of its poll.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
+from kourou.client.pop_result import PopResult
+from kourou.http2.calls import Call
 from kourou.remoting.pool import ConnectionPool
 
 _REASON: Final = "no call waits for its pops"
+
+
+class ReceiveCall:
+    """Events of one receive: its end, and the end of a wait for its client.
+
+    Attributes:
+        call: of the client.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self._woken = asyncio.Event()
+        self._on_over: Callable[[], None] | None = None
+        call.on_cancel = self._over
+        call.on_writable = self._woken.set
+
+    def on_over(self, callback: Callable[[], None]) -> None:
+        """Call `callback` if the call ends before `dismiss`."""
+        self._on_over = callback
+
+    def dismiss(self) -> bool:
+        """Forget the callback; return False if it was called."""
+        was_set, self._on_over = self._on_over is not None, None
+        return was_set
+
+    def _over(self) -> None:
+        self._woken.set()
+        callback, self._on_over = self._on_over, None
+        if callback is not None:
+            callback()
+
+    async def wait_read(self, timeout_s: float) -> bool:
+        """Wait until the client has read what waits; False if the call ended, or after the time."""
+        call, woken = self.call, self._woken
+        try:
+            if not call.writable:
+                async with asyncio.timeout(timeout_s):
+                    while call.is_active and not call.writable:
+                        woken.clear()
+                        await woken.wait()
+        except TimeoutError:
+            return False
+        return call.is_active
 
 
 class HeldPops:
@@ -27,19 +75,28 @@ class HeldPops:
         self.pool = pool
         self._waiting: dict[str, int] = {}
 
-    def begin(self, address: str) -> None:
-        """Count a pop at a broker, before it is sent."""
-        self._waiting[address] = self._waiting.get(address, 0) + 1
+    async def run(self, call: ReceiveCall, address: str, pop: Awaitable[PopResult]) -> PopResult:
+        """Await a pop of the broker at `address`, by the connections of `pool`.
 
-    def end(self, address: str) -> None:
-        """Stop to count a pop that the broker has answered."""
+        Raises:
+            KourouError: as the pop; ConnectionLostError also when its call is over.
+        """
+        self._waiting[address] = self._waiting.get(address, 0) + 1
+        call.on_over(partial(self._abandon, address))
+        try:
+            return await pop
+        finally:
+            if call.dismiss():
+                self._end(address)
+
+    def _end(self, address: str) -> None:
         self._waiting[address] -= 1
         if not self._waiting[address]:
             del self._waiting[address]
 
-    def abandon(self, address: str) -> None:
+    def _abandon(self, address: str) -> None:
         """Stop to count a pop whose call is over."""
-        self.end(address)
+        self._end(address)
         connection = self.pool.existing(address)
         if address not in self._waiting and connection is not None:
             self.pool.retire(address, connection)

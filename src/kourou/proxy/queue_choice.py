@@ -1,4 +1,4 @@
-"""Choice of the queue for a send, and of the broker for a receive.
+"""Choice of the queue for a send, and of the broker for a receive; cache of the queues of routes.
 
 Messages of one group go to the same queue as with RocketMQ's proxy, so that their order survives a
 change from one to the other.
@@ -10,10 +10,11 @@ apache/rocketmq 5.5.0; the consistent hash of Guava (Hashing.consistentHash), wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kourou.model.queue import MessageQueue
+from kourou.model.route import TopicRoute
 from kourou.protocol.hashing import java_string_hash
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code
@@ -22,6 +23,37 @@ from kourou.proxy.status import proxy_refusal
 _MULTIPLIER: Final = 2_862_933_555_777_941_757
 _MASK: Final = (1 << 64) - 1
 _HALF: Final = 1 << 31
+
+ListQueues = Callable[[str, TopicRoute], Sequence[MessageQueue]]
+
+
+class QueueCache:
+    """Queues of topics, listed once for each route object.
+
+    Args:
+        list_queues: lists the queues of a topic and its route.
+        topics_max: number of topics; the oldest is evicted first.
+    """
+
+    def __init__(self, list_queues: ListQueues, topics_max: int) -> None:
+        self._list_queues = list_queues
+        self._topics_max = topics_max
+        self._by_topic: dict[str, tuple[TopicRoute, Sequence[MessageQueue]]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of cached topics."""
+        return len(self._by_topic)
+
+    def queues(self, topic: str, route: TopicRoute) -> Sequence[MessageQueue]:
+        """Return the queues of a route, which is the same object while it has not changed."""
+        cached = self._by_topic.get(topic)
+        if cached is not None and cached[0] is route:
+            return cached[1]
+        queues = self._list_queues(topic, route)
+        self._by_topic[topic] = route, queues
+        while len(self._by_topic) > self._topics_max:
+            del self._by_topic[next(iter(self._by_topic))]
+        return queues
 
 
 class Turns:

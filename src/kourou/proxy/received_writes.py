@@ -14,6 +14,7 @@ from typing import Final
 
 from kourou.client.pop_result import PoppedMessage
 from kourou.http2.calls import Call
+from kourou.proxy.held_pops import ReceiveCall
 
 _MIB: Final = 1024 * 1024
 _MESSAGE_BYTES: Final = 1024
@@ -31,49 +32,6 @@ class WriteLimits:
 
     connection_bytes_max: int = 16 * _MIB
     bytes_max: int = 128 * _MIB
-
-
-class ReceiveCall:
-    """Events of one receive: its end, and the end of a wait for its client.
-
-    Attributes:
-        call: of the client.
-    """
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self._woken = asyncio.Event()
-        self._on_over: Callable[[], None] | None = None
-        call.on_cancel = self._over
-        call.on_writable = self._woken.set
-
-    def on_over(self, callback: Callable[[], None]) -> None:
-        """Call `callback` if the call ends before `dismiss`."""
-        self._on_over = callback
-
-    def dismiss(self) -> bool:
-        """Forget the callback; return False if it was called."""
-        was_set, self._on_over = self._on_over is not None, None
-        return was_set
-
-    def _over(self) -> None:
-        self._woken.set()
-        callback, self._on_over = self._on_over, None
-        if callback is not None:
-            callback()
-
-    async def wait_read(self, timeout_s: float) -> bool:
-        """Wait until the client has read what waits; False if the call ended, or after the time."""
-        call, woken = self.call, self._woken
-        try:
-            if not call.writable:
-                async with asyncio.timeout(timeout_s):
-                    while call.is_active and not call.writable:
-                        woken.clear()
-                        await woken.wait()
-        except TimeoutError:
-            return False
-        return call.is_active
 
 
 class ReceivedWrites:

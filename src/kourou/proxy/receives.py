@@ -14,7 +14,6 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from kourou.client import calls_pop
@@ -28,13 +27,14 @@ from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
 from kourou.proxy.deliveries import Deliveries, receipt_of
 from kourou.proxy.filters import subscription_of
 from kourou.proxy.held_messages import HeldMessages
+from kourou.proxy.held_pops import ReceiveCall
 from kourou.proxy.metadata import CallContext
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code
 from kourou.proxy.plain_messages import encode_delivery
 from kourou.proxy.queue_choice import receiving_broker
 from kourou.proxy.receipts import handle_text
-from kourou.proxy.received_writes import ReceiveCall, ReceivedWrites, WriteLimits
+from kourou.proxy.received_writes import ReceivedWrites, WriteLimits
 from kourou.proxy.status import error_status, local_error_status, ok, status
 from kourou.proxy.times import duration_ms, timestamp
 
@@ -70,8 +70,8 @@ class Receives:
 
     async def receive(
         self, call: Call, context: CallContext, asked: v2.ReceiveMessageRequest
-    ) -> None:
-        """Answer with a status, the messages and the time of the delivery."""
+    ) -> int:
+        """Answer with a status, the messages and the time of the delivery; return the code."""
         stream = ReceiveCall(call)
         try:
             client = required_client(self._clients, context)
@@ -79,19 +79,16 @@ class Receives:
         except (KourouError, ValueError) as error:
             failure = local_error_status if self._cluster.is_local else error_status
             if self._is_stopping and isinstance(error, ConnectionLostError | ClosedError):
-                self._finish(call, _NO_NEW_MESSAGE)
-            else:
-                self._finish(call, failure(error))
-            return
+                return self._finish(call, _NO_NEW_MESSAGE)
+            return self._finish(call, failure(error))
         if result.is_refused:
-            self._finish(call, status(Code.TOO_MANY_REQUESTS, "polling full"))
-            return
+            return self._finish(call, status(Code.TOO_MANY_REQUESTS, "polling full"))
         found = await self._acceptable(client, group, result)
         if not found:
             no_match = status(Code.MESSAGE_NOT_FOUND, "no match message")
-            self._finish(call, _NO_NEW_MESSAGE if result.is_empty else no_match)
-            return
+            return self._finish(call, _NO_NEW_MESSAGE if result.is_empty else no_match)
         await self._deliver(stream, context, client, group, found, is_renewed=asked.auto_renew)
+        return Code.OK
 
     async def _deliver(
         self,
@@ -132,12 +129,7 @@ class Receives:
         client: ProxyClient,
         asked: v2.ReceiveMessageRequest,
     ) -> tuple[PopResult, SubscriptionGroup]:
-        call, loop = stream.call, asyncio.get_running_loop()
-        remaining_ms = None
-        if call.deadline_s is not None:
-            remaining_ms = int((call.deadline_s - loop.time()) * 1000)
-        timeout_ms = duration_ms(client.settings.request_timeout) or _SETTINGS_TIMEOUT_MS
-        wait_ms = polling_ms(asked, remaining_ms, timeout_ms, context.client_version, self._limits)
+        wait_ms = self._wait_ms(stream.call, context, client, asked)
         topic, name = asked.message_queue.topic.name, asked.group.name
         check_topic(topic)
         check_group(name)
@@ -153,31 +145,27 @@ class Receives:
         group = await self._cluster.metadata.group(name)
         is_ordered = group is not None and group.consume_message_orderly
         attempt_id = (asked.attempt_id or str(uuid.uuid4())) if is_ordered else None
-        if not self._is_wanted(call):
+        if not self._is_wanted(stream.call):
             raise ClosedError("the receive is over")
-        client.pops.begin(address)
-        stream.on_over(partial(client.pops.abandon, address))
+        pop = calls_pop.pop(
+            client.pops.pool,
+            address,
+            name,
+            broker,
+            subscription=subscription,
+            max_messages=min(max(asked.batch_size, 0), self._limits.batch_max),
+            invisible_ms=invisible_ms,
+            wait_ms=wait_ms,
+            init_mode=_AT_END,
+            attempt_id=attempt_id,
+            timeout_s=wait_ms / 1000 + REQUEST_TIMEOUT_S,
+        )
         try:
-            result = await calls_pop.pop(
-                client.pops.pool,
-                address,
-                name,
-                broker,
-                subscription=subscription,
-                max_messages=min(max(asked.batch_size, 0), self._limits.batch_max),
-                invisible_ms=invisible_ms,
-                wait_ms=wait_ms,
-                init_mode=_AT_END,
-                attempt_id=attempt_id,
-                timeout_s=wait_ms / 1000 + REQUEST_TIMEOUT_S,
-            )
+            result = await client.pops.run(stream, address, pop)
         except TransportError:
-            if self._is_wanted(call):  # else this proxy has closed the connection
+            if self._is_wanted(stream.call):  # else this proxy has closed the connection
                 self._cluster.on_broker_failed(topic, broker)
             raise
-        finally:
-            if stream.dismiss():
-                client.pops.end(address)
         if group is None:
             group = await self._cluster.metadata.group(name) or SubscriptionGroup(name)
         return result, group
@@ -185,6 +173,16 @@ class Receives:
     def _is_wanted(self, call: Call) -> bool:
         """Return whether messages can still be sent to the client."""
         return call.is_active and not self._is_stopping
+
+    def _wait_ms(
+        self, call: Call, context: CallContext, client: ProxyClient, asked: v2.ReceiveMessageRequest
+    ) -> int:
+        """Return the time in ms that the broker may hold the pop."""
+        remaining_ms = None
+        if call.deadline_s is not None:
+            remaining_ms = int((call.deadline_s - asyncio.get_running_loop().time()) * 1000)
+        timeout_ms = duration_ms(client.settings.request_timeout) or _SETTINGS_TIMEOUT_MS
+        return polling_ms(asked, remaining_ms, timeout_ms, context.client_version, self._limits)
 
     async def _acceptable(
         self, client: ProxyClient, group: SubscriptionGroup, result: PopResult
@@ -209,10 +207,11 @@ class Receives:
         handle = handle_text(one.checkpoint, popped_offset(one), one.physical_offset)
         return encode_delivery(one, handle, context.language, self._cluster.now_ms())
 
-    def _finish(self, call: Call, outcome: v2.Status) -> None:
-        """Send the stream of a receive without messages."""
+    def _finish(self, call: Call, outcome: v2.Status) -> int:
+        """Send the stream of a receive without messages; return its code."""
         call.send(v2.ReceiveMessageResponse(status=outcome).SerializeToString())
         self._end(call)
+        return outcome.code
 
     def _end(self, call: Call) -> None:
         """Send the time of the delivery, and the end of the stream."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from kourou.broker.periodic_tasks import PeriodicTasks
@@ -15,13 +15,15 @@ from kourou.errors import KourouError
 from kourou.http2.calls import Call, Kind, Method
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.http2.server import GrpcServer
+from kourou.metrics import Family
 from kourou.model.host import Host
+from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import CallLimits
 from kourou.proxy.client_calls import ClientCalls
 from kourou.proxy.clients import ClientTable
 from kourou.proxy.cluster import Cluster
 from kourou.proxy.deliveries import Deliveries
-from kourou.proxy.health_service import HEALTH, HealthService
+from kourou.proxy.health import HEALTH, HealthService
 from kourou.proxy.held_messages import HeldMessages
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
@@ -30,7 +32,7 @@ from kourou.proxy.plain_sends import PlainSends
 from kourou.proxy.receipt_calls import ReceiptCalls
 from kourou.proxy.received_writes import WriteLimits
 from kourou.proxy.receives import Receives
-from kourou.proxy.reflection_service import REFLECTION, ReflectionService
+from kourou.proxy.reflection import REFLECTION, ReflectionService
 from kourou.proxy.sends import Sends
 from kourou.proxy.status import error_status, local_error_status
 from kourou.remoting.admission import Admission
@@ -84,6 +86,7 @@ class Proxy:
         limits = self._limits = limits or CallLimits()
         self.cluster = cluster
         self._clients = ClientTable()
+        self._counts = CallCounts()
         self._sends = Sends(cluster, limits)
         deliveries = Deliveries(cluster)
         self._held = HeldMessages(cluster, deliveries)
@@ -91,7 +94,7 @@ class Proxy:
         self._receives = Receives(*terms, write_limits)
         self._receipts = ReceiptCalls(*terms)
         self._calls = ClientCalls(
-            cluster, self._clients, self._sends, self._held, limits, advertised
+            cluster, self._clients, self._sends, self._held, self._counts, limits, advertised
         )
         self._health = HealthService((SERVICE,))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -131,6 +134,10 @@ class Proxy:
         await self._held.close()
         await self.cluster.close()
 
+    def metrics(self, labels: Mapping[str, str]) -> list[Family]:
+        """Return the metrics as they are now; `labels` name the proxy."""
+        return self._counts.families(labels)
+
     def _methods(self) -> dict[str, Method]:
         calls, sends, receipts = self._calls, self._sends, self._receipts
         unary: dict[str, tuple[Any, Any, Serve]] = {
@@ -162,7 +169,7 @@ class Proxy:
             "RecallMessage": (v2.RecallMessageRequest, v2.RecallMessageResponse, sends.recall),
         }  # fmt: skip
         methods = {
-            f"/{SERVICE}/{name}": Method(Kind.UNARY, self._unary(*terms))
+            f"/{SERVICE}/{name}": Method(Kind.UNARY, self._unary(name, *terms))
             for name, terms in unary.items()
         }
         for name in _UNIMPLEMENTED:
@@ -178,31 +185,44 @@ class Proxy:
         reflection = ReflectionService((SERVICE, HEALTH, *REFLECTION))
         return {**methods, **self._health.methods(), **reflection.methods()}
 
-    def _unary(self, asked: Any, answered: Any, serve: Serve) -> Callable[[Call, bytes], None]:  # noqa: ANN401
+    def _unary(
+        self,
+        name: str,
+        asked: Any,  # noqa: ANN401 - protobuf has no types
+        answered: Any,  # noqa: ANN401
+        serve: Serve,
+    ) -> Callable[[Call, bytes], None]:
         """Return the function of a unary method: it answers each call, or its error."""
         is_plain = self.cluster.is_local and answered is v2.SendMessageResponse
         failure = local_error_status if is_plain else error_status
 
         async def answer(call: Call, data: bytes) -> None:
+            context = None
             try:
-                response = await serve(call, _context_of(call), parse(asked, data))
+                context = _context_of(call)
+                response = await serve(call, context, parse(asked, data))
             except Exception as error:  # noqa: BLE001 - the edge of one call
                 self._log_fault(error)
                 response = answered(status=failure(error))
             call.reply(response.SerializeToString())
+            self._counts.add(name, context, response.status.code)
 
         return lambda call, data: self._start(answer(call, data))
 
     def _on_receive(self, call: Call, data: bytes) -> None:
         async def answer() -> None:
+            context = None
             try:
-                context, asked = _context_of(call), parse(v2.ReceiveMessageRequest, data)
-                await self._receives.receive(call, context, asked)
+                context = _context_of(call)
+                asked = parse(v2.ReceiveMessageRequest, data)
+                code = await self._receives.receive(call, context, asked)
             except Exception as error:  # noqa: BLE001 - the edge of one call
                 self._log_fault(error)
-                failure = v2.ReceiveMessageResponse(status=error_status(error))
-                call.send(failure.SerializeToString())
+                failure = error_status(error)
+                code = failure.code
+                call.send(v2.ReceiveMessageResponse(status=failure).SerializeToString())
                 call.finish()
+            self._counts.add("ReceiveMessage", context, code)
 
         self._start(answer())
 

@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from kourou.http2.calls import Call, Kind, Method
 from kourou.http2.grpc_messages import GrpcStatus
-from kourou.proxy.health_service import request_of
+from kourou.proxy.health import request_of
 from kourou.proxy.pb import reflection_v1, reflection_v1alpha
 from kourou.proxy.pb.pool import POOL
 
