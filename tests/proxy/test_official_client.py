@@ -102,6 +102,7 @@ def test_push_consumer_gets_each_message_and_a_failed_one_again(
     assert printed == f"{sorted([*expected, ('2', 2)])}\n"
 
 
+@pytest.mark.parametrize("serving", [Mode.LOCAL], indirect=True)
 def test_calls_of_the_client_are_among_the_metrics(serving: Serving, tmp_path: Path) -> None:
     run_program(PUSH, serving, tmp_path)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kourou.metrics import Family, Kind, Sample
-from kourou.proxy.metadata import CallContext
+from kourou.protocol.codes import LanguageCode
 from kourou.proxy.status import code_name
 
 _UNKNOWN: Final = "unknown"
@@ -21,10 +21,9 @@ class CallCounts:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str | None, int], int] = {}
 
-    def add(self, name: str, context: CallContext | None, code: int) -> None:
-        """Count a call; `context` is None if the client did not send a valid one."""
-        language = None if context is None or context.language is None else context.language.name
-        key = (name, language, code)
+    def add(self, name: str, language: LanguageCode | None, code: int) -> None:
+        """Count a call; `language` is None if the client named none, or an unknown one."""
+        key = (name, None if language is None else language.name, code)
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def families(self, labels: Mapping[str, str]) -> list[Family]:

@@ -104,7 +104,7 @@ class ClientCalls:
         except Exception as error:  # the edge of one client's stream
             if not isinstance(error, KourouError):
                 log.exception("telemetry.failed client=%s", context.client_id)
-            self._counts.add(_TELEMETRY, context, error_status(error).code)
+            self._counts.add(_TELEMETRY, context.language, error_status(error).code)
             code, text = telemetry_failure(error)
             call.finish(GrpcStatus(code), text)
         finally:
@@ -126,7 +126,7 @@ class ClientCalls:
             return
         if command.WhichOneof("command") == "settings":
             answer = await self._settle(call, context, command.settings)
-            self._counts.add(_TELEMETRY, context, Code.OK)
+            self._counts.add(_TELEMETRY, context.language, Code.OK)
             call.send(v2.TelemetryCommand(status=ok(), settings=answer).SerializeToString())
 
     async def _settle(self, call: Call, context: CallContext, settings: v2.Settings) -> v2.Settings:

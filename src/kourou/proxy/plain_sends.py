@@ -21,12 +21,14 @@ from kourou.errors import KourouError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues
-from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
+from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import CallLimits, is_blank
 from kourou.proxy.convert import send_result
-from kourou.proxy.metadata import CLIENT_ID
+from kourou.proxy.metadata import CLIENT_ID, LANGUAGE
 from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import Code
 from kourou.proxy.plain_requests import Shapes, read_plain
 from kourou.proxy.queue_choice import Turns, consistent_hash
 from kourou.proxy.status import ok, status
@@ -41,7 +43,10 @@ TIMEOUT_S: Final = 3.0
 """Time for the broker's answer."""
 _PLANS_MAX: Final = 4_096
 _CODE: Final = int(RequestCode.SEND_MESSAGE_V2)
+METHOD: Final = "SendMessage"
 _CLIENT_ID: Final = CLIENT_ID.encode()
+_LANGUAGE: Final = LANGUAGE.encode()
+_LANGUAGES: Final = {name.encode(): code for name, code in LanguageCode.__members__.items()}
 
 _unpack_sizes: Final = struct.Struct(">II").unpack_from
 _HEADER_AT: Final = 8
@@ -121,9 +126,12 @@ class PlainSend(PendingRequest[None]):
         call: its call, and the bytes of its request.
         message_id: of its message.
         queue: the destination.
+        language: of the client.
     """
 
-    __slots__ = ("call", "data", "message_id", "queue", "sends")
+    __slots__ = ("call", "data", "language", "message_id", "queue", "sends")
+
+    language: LanguageCode | None
 
     def __init__(
         self, sends: PlainSends, call: Call, data: bytes, message_id: bytes, queue: MessageQueue
@@ -148,8 +156,9 @@ class PlainSend(PendingRequest[None]):
         except KourouError as error:
             self._fail(error)
             return
-        response = v2.SendMessageResponse(status=status(entry.status.code), entries=[entry])
-        self.call.reply(response.SerializeToString())
+        code = entry.status.code
+        response = v2.SendMessageResponse(status=status(code), entries=[entry])
+        self._reply(response.SerializeToString(), code)
 
     def on_failure(self, error: TransportError) -> None:
         self.sends.brokers.on_broker_failed(self.queue.topic, self.queue.broker_name)
@@ -157,7 +166,11 @@ class PlainSend(PendingRequest[None]):
 
     def _fail(self, error: Exception) -> None:
         response = v2.SendMessageResponse(status=self.sends.failure(error))
-        self.call.reply(response.SerializeToString())
+        self._reply(response.SerializeToString(), response.status.code)
+
+    def _reply(self, response: bytes, code: int) -> None:
+        self.call.reply(response)
+        self.sends.counts.add(METHOD, self.language, code)
 
 
 class PlainSends:
@@ -168,6 +181,7 @@ class PlainSends:
         brokers: those of the proxy.
         in_general: serves all others, and those that must be sent again.
         failure: returns the status for an error.
+        counts: counts the calls.
         count: number of plain sends.
     """
 
@@ -178,6 +192,7 @@ class PlainSends:
         turns: Turns,
         in_general: SendInGeneral,
         failure: Callable[[Exception], v2.Status],
+        counts: CallCounts,
     ) -> None:
         """Create the fast path.
 
@@ -187,10 +202,12 @@ class PlainSends:
             turns: numbers that grow with each send of the proxy; shared with the general path.
             in_general: serves a call on the general path.
             failure: the status for an error of a send.
+            counts: counts the calls.
         """
         self.loop = asyncio.get_running_loop()
         self.in_general = in_general
         self.failure = failure
+        self.counts = counts
         self.brokers = brokers
         self._shapes = Shapes(limits)
         self._turns = turns
@@ -206,7 +223,10 @@ class PlainSends:
     def _begin(self, call: Call, data: bytes) -> bool:
         """Send the message; return False, without any effect, if the call is not plain."""
         plain = read_plain(data)
-        if plain is None or len(plain.body) > self._body_bytes_max or not _has_client_id(call):
+        if plain is None or len(plain.body) > self._body_bytes_max:
+            return False
+        client_id, language = _client_of(call)
+        if is_blank(client_id.decode("utf-8", "replace")):
             return False
         shape = self._shapes.get(plain, call.connection.remote_address[0])
         if shape is None or self.brokers.metadata.known_topic_type(shape.topic) != shape.type:
@@ -221,6 +241,7 @@ class PlainSends:
         if connection is None:
             return False
         send = PlainSend(self, call, data, plain.message_id, target.queue)
+        send.language = _LANGUAGES.get(language)
         if not connection.register_pending(send, call.connection.read_at_s + TIMEOUT_S):
             return False
         frame = target.frames.frame(
@@ -249,11 +270,15 @@ class PlainSends:
         return plan
 
 
-def _has_client_id(call: Call) -> bool:
+def _client_of(call: Call) -> tuple[bytes, bytes]:
+    """Return the id of a call's client and its language; empty if it sent none."""
+    client_id = language = b""
     for name, value, _, _ in call.head.fields:
         if name == _CLIENT_ID:
-            return not is_blank(value.decode("utf-8", "replace"))
-    return False
+            client_id = value
+        elif name == _LANGUAGE:
+            language = value
+    return client_id, language
 
 
 def _new_plan(topic: str, route: TopicRoute) -> _Plan:
@@ -303,6 +328,7 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
         response = stored_response(send.message_id, fields.transactionId.encode(), int(offset))
         waiting.pop(opaque).tick.pop(opaque, None)
         send.call.reply(response)
+        send.sends.counts.add(METHOD, send.language, Code.OK)
         at = next_at
     return at
 

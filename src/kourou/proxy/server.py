@@ -17,6 +17,7 @@ from kourou.http2.grpc_messages import GrpcStatus
 from kourou.http2.server import GrpcServer
 from kourou.metrics import Family
 from kourou.model.host import Host
+from kourou.protocol.codes import LanguageCode
 from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import CallLimits
 from kourou.proxy.client_calls import ClientCalls
@@ -177,7 +178,7 @@ class Proxy:
         send = f"/{SERVICE}/SendMessage"
         self.plain_sends = PlainSends(
             self.cluster, self._limits, sends.turns, methods[send].handle,
-            local_error_status if self.cluster.is_local else error_status,
+            local_error_status if self.cluster.is_local else error_status, self._counts,
         )  # fmt: skip
         methods[send] = Method(Kind.UNARY, self.plain_sends.serve)
         methods[f"/{SERVICE}/ReceiveMessage"] = Method(Kind.SERVER_STREAM, self._on_receive)
@@ -205,7 +206,7 @@ class Proxy:
                 self._log_fault(error)
                 response = answered(status=failure(error))
             call.reply(response.SerializeToString())
-            self._counts.add(name, context, response.status.code)
+            self._counts.add(name, _language_of(context), response.status.code)
 
         return lambda call, data: self._start(answer(call, data))
 
@@ -222,7 +223,7 @@ class Proxy:
                 code = failure.code
                 call.send(v2.ReceiveMessageResponse(status=failure).SerializeToString())
                 call.finish()
-            self._counts.add("ReceiveMessage", context, code)
+            self._counts.add("ReceiveMessage", _language_of(context), code)
 
         self._start(answer())
 
@@ -251,6 +252,10 @@ def _context_of(call: Call) -> CallContext:
     context = read_context(call.metadata, call.connection.remote_address[0])
     check_client_id(context)
     return context
+
+
+def _language_of(context: CallContext | None) -> LanguageCode | None:
+    return None if context is None else context.language
 
 
 def _refuse(name: str) -> Callable[[Call, bytes], None]:
