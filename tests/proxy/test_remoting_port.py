@@ -320,6 +320,21 @@ def test_members_are_published_for_other_proxies() -> None:
     with_proxies(test)
 
 
+def test_request_in_progress_is_answered_when_the_proxy_stops() -> None:
+    async def main() -> None:
+        async with Cluster(brokers=len(NAMES), sync_ms=(300.0, 300.0)) as cluster:
+            await create(cluster, TopicConfig(TOPIC, 2, 2))
+            async with Producer("senders", **through(FIRST, cluster)) as producer:
+                async with remoting_port(cluster, FIRST):
+                    await producer.send(Message(TOPIC, b"first"))
+                    sending = asyncio.create_task(producer.send(Message(TOPIC, b"last")))
+                    await asyncio.sleep(0.1)
+                    assert not sending.done()
+                assert (await sending).queue.topic == TOPIC
+
+    run_virtual(main())
+
+
 def test_broker_that_restarts_is_used_again() -> None:
     async def test(cluster: Cluster) -> None:
         received: set[bytes] = set()

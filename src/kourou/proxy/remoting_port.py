@@ -54,6 +54,8 @@ Serve = Callable[[RemotingSession, Request], Awaitable[RemotingCommand | None]]
 
 HELD_MAX: Final = 100_000
 """Requests of all clients that may wait for brokers."""
+STOP_S: Final = 1.0
+"""Seconds in which requests may be answered when the port stops."""
 _HELD_EXTRA_S: Final = 10.0
 """Time for the answer of a held request, beyond the time for which the broker holds it."""
 _SHORT_SENDS: Final = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -137,8 +139,18 @@ class RemotingPort:
         return self.address
 
     async def stop(self) -> None:
-        """Stop accepting, and close the connections; brokers unregister the clients."""
-        self._later.abandon()
+        """Stop accepting, answer requests in progress, and close the connections.
+
+        Clients are redirected (GO_AWAY), and brokers unregister them. Requests that brokers hold
+        stay unanswered.
+        """
+        if self._sync is not None:
+            self._server.go_away()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._later.close()
+        except TimeoutError:
+            self._later.abandon()
         for session in self._sessions.values():
             self._publish(UNREGISTER, session)
         if self._sync is not None:
