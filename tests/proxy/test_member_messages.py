@@ -23,33 +23,25 @@ from kourou.proxy.member_messages import (
     member_change,
 )
 
-JAVA = json.dumps(
-    {
-        "channelData": json.dumps({"type": "REMOTING"}),
-        "clientId": "10.0.0.7@1",
-        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-        "consumeType": "CONSUME_PASSIVELY",
-        "group": "sharers",
-        "heartbeatType": "REGISTER",
-        "language": "JAVA",
-        "lastUpdateTimestamp": 1795228880000,
-        "localProxyId": "10.0.0.9%8080%8081",
-        "messageModel": "CLUSTERING",
-        "subscriptionDataSet": [
-            {
-                "classFilterMode": False,
-                "codeSet": [],
-                "expressionType": "TAG",
-                "subString": "*",
-                "subVersion": 1795228870000,
-                "tagsSet": [],
-                "topic": "Orders",
-            }
-        ],
-        "version": 513,
-    }
-).encode()
-"""A message of RocketMQ's proxy: the fields of HeartbeatSyncerData."""
+JAVA = (
+    rb'{"channelData":"{\"remoteProxyIp\":\"10.0.0.9\",\"localAddress\":\"10.0.0.9:8080'
+    rb"\",\"extendAttribute\":\"[{}]\",\"type\":\"REMOTING\",\"remoteAddress\":\"10.0.0"
+    rb'.7:50000\"}","clientId":"10.0.0.7@1","consumeFromWhere":"CONSUME_FROM_LAST_OFFSE'
+    rb'T","consumeType":"CONSUME_PASSIVELY","group":"sharers","heartbeatType":"REGISTER'
+    rb'","language":"JAVA","lastUpdateTimestamp":1795854420781,"localProxyId":"10.0.0.9'
+    rb'%8080%8081","messageModel":"CLUSTERING","subscriptionDataSet":[{"classFilterMode'
+    rb'":false,"codeSet":[],"expressionType":"TAG","subString":"*","subVersion":5,"tags'
+    rb'Set":[],"topic":"Orders"}],"version":513}'
+)
+"""A message that HeartbeatSyncerData of RocketMQ 5.5.0 wrote, about a member with a heartbeat."""
+JAVA_LEFT = (
+    rb'{"channelData":"{\"remoteProxyIp\":\"10.0.0.9\",\"localAddress\":\"10.0.0.9:8080'
+    rb"\",\"extendAttribute\":\"[{}]\",\"type\":\"REMOTING\",\"remoteAddress\":\"10.0.0"
+    rb'.7:50000\"}","clientId":"10.0.0.7@1","group":"sharers","heartbeatType":"UNREGIST'
+    rb'ER","language":"JAVA","lastUpdateTimestamp":1795854421005,"localProxyId":"10.0.0'
+    rb'.9%8080%8081","version":513}'
+)
+"""Likewise, about a member that left."""
 MEMBER = LocalMember(
     "here@1",
     LanguageCode.PYTHON,
@@ -74,6 +66,12 @@ def test_message_of_rocketmq_is_read() -> None:
     assert [one.topic for one in found.subscriptions] == ["Orders"]
 
 
+def test_message_of_rocketmq_about_a_member_that_left_is_read() -> None:
+    found = decode_member_change(JAVA_LEFT)
+    assert (found.heartbeat_type, found.client_id) == (UNREGISTER, "10.0.0.7@1")
+    assert (found.consume_type, tuple(found.subscriptions)) == (None, ())
+
+
 def test_message_has_the_fields_that_rocketmq_reads() -> None:
     sent = json.loads(encode_member_change(member_change(REGISTER, MEMBER, PROXY, 1)))
     assert sent.keys() == json.loads(JAVA).keys()
@@ -81,6 +79,7 @@ def test_message_has_the_fields_that_rocketmq_reads() -> None:
         json.loads(JAVA)["subscriptionDataSet"][0].keys()
     )
     channel = json.loads(sent["channelData"])
+    assert channel.keys() == json.loads(json.loads(JAVA)["channelData"]).keys()
     assert channel["remoteProxyIp"] == "10.0.0.1"
     assert channel["remoteAddress"] == "10.0.0.5:50000"
     assert channel["localAddress"] == "10.0.0.1:8080"
