@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from enum import Enum
 from typing import Any, Final
 
+from kourou import AdminClient
 from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
 from kourou.broker.transactions.transaction_config import TransactionConfig
@@ -90,10 +91,11 @@ class Rig:
         await context.topics.persist_and_announce()
 
     async def connect(
-        self, client_id: str, window: int = WINDOW_BYTES_MAX, **metadata: str
+        self, client_id: str, window: int = WINDOW_BYTES_MAX, version: str = ""
     ) -> TestClient:
         """Return a connected client without settings, which reads `window` bytes of each call."""
-        fields = {"x-mq-client-id": client_id, "x-mq-language": "PYTHON", **metadata}
+        fields = {"x-mq-client-id": client_id, "x-mq-language": "PYTHON"}
+        fields["x-mq-client-version"] = version
         client = await GrpcClient.connect(self.network, PROXY, fields, window)
         self._clients.append(client)
         return TestClient(self, client)
@@ -111,12 +113,17 @@ class Rig:
         client_id: str = "consumer@1",
         kind: ClientType = ClientType.PUSH_CONSUMER,
         window: int = WINDOW_BYTES_MAX,
+        version: str = "",
     ) -> TestClient:
         """Return a consumer whose settings the proxy has answered."""
-        client = await self.connect(client_id, window)
+        client = await self.connect(client_id, window, version)
         client.group = group
         await client.settle(consumer_settings(kind, group, *topics or (TOPIC,)))
         return client
+
+    def admin(self) -> AdminClient:
+        """Return an administrator of the broker."""
+        return AdminClient(f"{_NAMESRV[0]}:{_NAMESRV[1]}", runtime=self._runtime)
 
     def registered(self, group: str) -> list[str]:
         """Return the ids of the members of a consumer group at the broker."""

@@ -19,9 +19,11 @@ PAYMENTS = "Payments"
 LATER = "Later"
 
 
-async def transaction_clients(rig: Rig) -> tuple[TestClient, TestClient]:
-    """Return a producer and a consumer of a topic of transactions."""
-    await rig.create(TopicConfig(PAYMENTS, 1, 1, attributes={"message.type": "TRANSACTION"}))
+async def transaction_clients(
+    rig: Rig, topic_type: str = "TRANSACTION"
+) -> tuple[TestClient, TestClient]:
+    """Return a producer and a consumer of a topic that accepts transactions."""
+    await rig.create(TopicConfig(PAYMENTS, 1, 1, attributes={"message.type": topic_type}))
     producer = await rig.producer(PAYMENTS)
     return producer, await rig.consumer(PAYMENTS, kind=ClientType.SIMPLE_CONSUMER)
 
@@ -73,15 +75,16 @@ def test_message_is_not_received_after_its_rollback() -> None:
     with_rig(test)
 
 
+@pytest.mark.parametrize("topic_type", ["TRANSACTION", "MIXED"])
 @pytest.mark.parametrize(
     ("resolution", "bodies"),
     [(TransactionResolution.COMMIT, [b"pay"]), (TransactionResolution.ROLLBACK, [])],
 )
 def test_check_of_a_transaction_reaches_the_producer_and_its_answer_ends_it(
-    resolution: TransactionResolution, bodies: list[bytes]
+    resolution: TransactionResolution, bodies: list[bytes], topic_type: str
 ) -> None:
     async def test(rig: Rig) -> None:
-        producer, consumer = await transaction_clients(rig)
+        producer, consumer = await transaction_clients(rig, topic_type)
         await producer.send(b"pay", PAYMENTS, message_type=MessageType.TRANSACTION)
         assert producer.stream is not None
         command = (await producer.stream.next()).recover_orphaned_transaction_command

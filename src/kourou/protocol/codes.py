@@ -323,6 +323,18 @@ _PER_MAJOR: Final = 200
 _HIGHER: Final = 612
 
 
+def version_ordinal(text: str) -> int | None:
+    """Return the ordinal of a release given as `5.1.2`; None before 4.0, or if it has none."""
+    parts = text.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        return None
+    if max(map(len, parts)) > 1:
+        return None
+    major, minor, patch = map(int, parts)
+    ordinal = _FIRST + (major - 4) * _PER_MAJOR + minor * _PER_MINOR + patch * 2 + 1
+    return ordinal if _FIRST < ordinal < _HIGHER else None
+
+
 def version_name(ordinal: int) -> str:
     """Return the name of a version, such as `V5_5_0`; before 4.0, the ordinal as text."""
     if ordinal < _FIRST:

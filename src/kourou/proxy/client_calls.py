@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 from kourou.errors import CallRefusedError, GrpcError, KourouError
 from kourou.http2.calls import Call
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.model.host import Host
+from kourou.protocol.codes import RequestCode
 from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import CallLimits, check_group, check_topic
+from kourou.proxy.client_commands import ClientCommands
 from kourou.proxy.client_settings import (
     ProducerDefaults,
     answered_settings,
@@ -31,6 +34,7 @@ from kourou.proxy.pb.v2 import Code
 from kourou.proxy.routes import assignments, message_queues, route_endpoints
 from kourou.proxy.sends import Sends
 from kourou.proxy.status import error_status, ok, telemetry_failure
+from kourou.remoting.dispatch import Handler
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +61,7 @@ class ClientCalls:
         self._sends = sends
         self._held = held
         self._counts = counts
+        self._commands = ClientCommands(cluster.now_ms)
         self._limits = limits
         self._advertised = advertised
         self._defaults = ProducerDefaults()
@@ -128,6 +133,8 @@ class ClientCalls:
             answer = await self._settle(call, context, command.settings)
             self._counts.add(_TELEMETRY, context.language, Code.OK)
             call.send(v2.TelemetryCommand(status=ok(), settings=answer).SerializeToString())
+        elif (client := self._clients.get(context.client_id)) is not None:
+            self._commands.on_answer(client, command)
 
     async def _settle(self, call: Call, context: CallContext, settings: v2.Settings) -> v2.Settings:
         """Remember the settings of a client, register it, and return those that apply."""
@@ -140,7 +147,7 @@ class ClientCalls:
                 call.connection.remote_address,
                 remembered,
                 self._cluster,
-                self._sends.on_check,
+                self._handlers,
             )
             self._clients.put(client)
         client.settings = remembered
@@ -157,6 +164,11 @@ class ClientCalls:
                 self._start(self.forget(client))
             raise
         return answered_settings(remembered, group, self._limits, self._defaults)
+
+    def _handlers(self, client: ProxyClient) -> Mapping[int, Handler]:
+        """Return the handlers of brokers' requests to a client, by code."""
+        check = partial(self._sends.on_check, client)
+        return {RequestCode.CHECK_TRANSACTION_STATE: check, **self._commands.handlers(client)}
 
     # Heartbeat and termination
 
@@ -210,6 +222,7 @@ class ClientCalls:
 
     async def close(self) -> None:
         """Forget all clients."""
+        self._commands.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*map(self.forget, self._clients))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from kourou.errors import CallRefusedError, KourouError, TransportError
@@ -27,7 +27,7 @@ from kourou.protocol.clients import (
     UnregisterClientRequestHeader,
     encode_heartbeat,
 )
-from kourou.protocol.codes import RequestCode
+from kourou.protocol.codes import RequestCode, version_ordinal
 from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.proxy.checks import check_group, check_topic
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
@@ -36,7 +36,7 @@ from kourou.proxy.held_pops import HeldPops
 from kourou.proxy.metadata import CallContext, required_language
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
-from kourou.remoting.connection import Request
+from kourou.remoting.dispatch import Handler
 from kourou.remoting.network import Address
 from kourou.remoting.pool import ConnectionPool
 
@@ -58,6 +58,9 @@ class ProxyClient:
 
     Attributes:
         id: its id.
+        language: of its program.
+        version: of its SDK, such as 5.1.2; empty if unknown.
+        began_at_ms: time of its first settings, epoch milliseconds.
         settings: as it sent them, with the defaults of a consumer.
         telemetry: its stream; None while it has none.
         seen_s: time of the loop of its last call.
@@ -71,21 +74,25 @@ class ProxyClient:
         address: Address,
         settings: v2.Settings,
         cluster: Cluster,
-        on_check: Callable[[ProxyClient, Request], None],
+        handlers: Callable[[ProxyClient], Mapping[int, Handler]],
     ) -> None:
+        """Connect to nothing yet; `handlers` returns those of brokers' requests, by code."""
         self.id = context.client_id
+        self.language = required_language(context)
+        self.version = context.client_version
+        self.began_at_ms = cluster.now_ms()
         self.settings = settings
         self.telemetry: Call | None = None
         self.seen_s = asyncio.get_running_loop().time()
         self.pool: ConnectionPool = cluster.create_pool(
             address,
             {
-                RequestCode.CHECK_TRANSACTION_STATE: lambda check: on_check(self, check),
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: lambda _: None,  # no queues to share out
+                **handlers(self),
             },
         )
         self.pops = HeldPops(cluster.create_pool(address, {}))
-        self._language = required_language(context)
+        self._version = version_ordinal(self.version)
         self._cluster = cluster
         self._registered: set[str] = set()
 
@@ -94,9 +101,16 @@ class ProxyClient:
         """The consumer group; empty for a producer."""
         return self.settings.subscription.group.name
 
+    @property
+    def consume_type(self) -> ConsumeType:
+        """Whether the client is a push or a simple consumer; only of a consumer."""
+        return _CONSUMERS[ClientType(self.settings.client_type)]
+
     def command(self, command: RemotingCommand) -> RemotingCommand:
-        """Return a request to a broker with the language of the client."""
-        command.language = self._language
+        """Return a request to a broker with the language and version of the client."""
+        command.language = self.language
+        if self._version is not None:
+            command.version = self._version
         return command
 
     async def register(self) -> None:
@@ -149,7 +163,7 @@ class ProxyClient:
             return HeartbeatData(self.id, names)
         consumer = ConsumerData(
             self.group,
-            _CONSUMERS[ClientType(settings.client_type)],
+            self.consume_type,
             consume_from_where=ConsumeFromWhere.LAST_OFFSET,
             subscriptions=self.subscriptions(),
         )
