@@ -106,7 +106,7 @@ def _start_up(turn: Turn) -> Values | None:
         return None
     with turn.fresh("sync", has_proxy=True) as server:
         time.sleep(_PAUSE_SECONDS)
-        return {"to first send": server.ready_s, "memory": server.resident_mb()}
+        return {"to first send": server.ready_s, "memory": server.anonymous_mb()}
 
 
 QUESTIONS: Final = (

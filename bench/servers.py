@@ -72,10 +72,6 @@ class Server:
         """Return the anonymous memory of all its processes, in MiB."""
         return sum(_status_kb(pid, "RssAnon") for pid in self.pids) / 1024
 
-    def resident_mb(self) -> float:
-        """Return the resident memory of all its processes, in MiB."""
-        return sum(_status_kb(pid, "VmRSS") for pid in self.pids) / 1024
-
     def pause(self) -> None:
         """Suspend it while others are measured."""
         self._signal(signal.SIGSTOP)
