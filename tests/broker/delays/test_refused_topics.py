@@ -150,6 +150,32 @@ def test_a_kill_around_the_delivery_of_a_message_set_aside_repeats_none(
     run(after, disk, later_ms=65_000)
 
 
+def test_a_message_set_aside_twice_has_no_other_delivery_repeated_after_a_kill() -> None:
+    async def before(broker: SimulatedBroker) -> None:
+        await fail_to_delete(broker, "unlink")
+        await broker.store_messages([by_level(broker, b"aside", "Gone")])
+        again_ms = broker.clock.now_ms() + 61_000
+        await asyncio.sleep(40)
+        begin = broker.store.reader.written_position
+        segment_bytes = broker.config.store.commitlog_segment_bytes
+        while broker.store.reader.written_position < begin + segment_bytes:
+            await broker.store_messages([broker.draft(bytes(1_000), topic="Filler")])
+        await asyncio.sleep((again_ms - 1_500 - broker.clock.now_ms()) / 1_000)
+        await broker.delay.persist()
+        await broker.store_messages([by_level(broker, b"late", "T")])
+        await asyncio.sleep(3)
+        assert bodies(broker) == [b"late"]
+        assert messages(broker, SCHEDULE_TOPIC, 5)  # set aside for the second time
+
+    async def after(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(5)
+        assert bodies(broker) == [b"late"]
+
+    disk = SimDisk()
+    run_killed(before, disk)
+    run(after, disk, later_ms=63_000)
+
+
 @KINDS
 def test_a_message_set_aside_that_is_due_at_a_start_after_a_kill_is_delivered(
     waiting: Waiting,

@@ -91,10 +91,26 @@ DOUBTS_MAX: Final = 64
 """Limit on messages without a delivery behind which a later delivery is searched for, although
 their topic exists and had records before them."""
 
-_Key = tuple[str, str, str, int, int]
-"""Destination topic and queue, unique id, reconsume times, born time; equal for two sends of one
-message. Each time that a consumer sends the message back, its reconsume times increase. A message
-that was set aside has the same key as its previous record, and a higher log position."""
+SENT_BEFORE_MAX: Final = 1_000
+"""Number of messages before the progress that may be first sends of later ones."""
+
+
+class _Key(NamedTuple):
+    """Identity of a delayed message and its delivery; equal for two sends of one message.
+
+    Each time that a consumer sends the message back, its reconsume times increase. A message that
+    was set aside has the same key as its previous record, and a higher log position.
+
+    Attributes:
+        topic, queue_id: the destination.
+    """
+
+    topic: str
+    queue_id: str
+    unique_id: str
+    reconsume_times: int
+    born_at_ms: int
+
 
 _Deliveries = Mapping[_Key, list[int]]
 """Log positions of deliveries, ascending."""
@@ -165,7 +181,7 @@ def _delivered(disk: Disk, segment_bytes: int, start: int) -> _Deliveries:
 
 def _key(header: RecordHeader, properties: Mapping[str, str]) -> _Key:
     """Return the key of a delayed record, or of its delivery, which keeps these properties."""
-    return (
+    return _Key(
         properties.get(names.REAL_TOPIC, ""),
         properties.get(names.REAL_QID, ""),
         properties.get(names.UNIQ_KEY, ""),
@@ -179,27 +195,31 @@ def _passed(
 ) -> int:
     """Return the level's first queue offset from `offset` on that was not delivered.
 
-    Only records behind a message, and behind the delivery of the one before it, can be its
-    delivery: so a second send of a message is not taken for delivered because the first one was.
+    Only records with a higher log position can be deliveries of a message. Behind a message without
+    a delivery, one that was sent twice is not taken for delivered because its first send was.
     """
-    passed = offset
-    last = _delivered_before(store, queue_id, offset, deliveries)
-    doubts_left = 0 if last is None else DOUBTS_MAX
+    start = passed = offset
+    doubts = 0
+    sent_before: set[_Key] | None = None
     first_positions: dict[str, int] = {}
     while (waiting := _waiting(store, queue_id, offset)) is not None:
         offset += 1
-        position = _delivery(waiting, deliveries, last or 0)
-        if position is not None:
-            passed, last = offset, position
+        key = _key(*waiting)
+        positions = deliveries.get(key, []) if key.unique_id else []
+        index = bisect_right(positions, waiting.header.physical_offset)
+        if index < len(positions) and not (sent_before and key in sent_before):
+            del positions[index]
+            passed, doubts = offset, 0
             continue
-        topic = waiting.properties.get(names.REAL_TOPIC, "")
-        if topic not in first_positions:
-            first_positions[topic] = store.reader.first_position(topic)
-        was_in_topic = first_positions[topic] <= waiting.header.physical_offset
+        if sent_before is None:
+            sent_before = _keys_before(store, queue_id, start)
+        if key.topic not in first_positions:
+            first_positions[key.topic] = store.reader.first_position(key.topic)
+        was_in_topic = first_positions[key.topic] <= waiting.header.physical_offset
         if was_in_topic and _queue(waiting.properties, topics) is not None:
-            if not doubts_left:
+            doubts += 1
+            if doubts > DOUBTS_MAX:
                 return passed
-            doubts_left -= 1
     return passed
 
 
@@ -220,28 +240,8 @@ def _waiting(store: MessageStore, queue_id: int, offset: int) -> _Waiting | None
     return _Waiting(header, decode_properties(header.properties(record)))
 
 
-def _delivery(waiting: _Waiting, deliveries: _Deliveries, after: int) -> int | None:
-    """Return the position of the message's delivery behind `after`; None if it has none."""
-    if not waiting.properties.get(names.UNIQ_KEY):
-        return None
-    positions = deliveries.get(_key(*waiting), [])
-    index = bisect_right(positions, max(after, waiting.header.physical_offset))
-    return positions[index] if index < len(positions) else None
-
-
-def _delivered_before(
-    store: MessageStore, queue_id: int, offset: int, deliveries: _Deliveries
-) -> int | None:
-    """Return the position of the last delivery before those of a level from `offset` on.
-
-    0 if the level begins there; None if no delivery of the messages before it is found.
-    """
-    if not offset:
-        return 0
-    first = store.reader.min_offset(SCHEDULE_TOPIC, queue_id)
-    for earlier in range(offset - 1, max(first, offset - DOUBTS_MAX) - 1, -1):
-        waiting = _waiting(store, queue_id, earlier)
-        position = None if waiting is None else _delivery(waiting, deliveries, 0)
-        if position is not None:
-            return position
-    return None
+def _keys_before(store: MessageStore, queue_id: int, offset: int) -> set[_Key]:
+    """Return the keys of a level's last messages before `offset`."""
+    first = max(0, offset - SENT_BEFORE_MAX)
+    found = [_waiting(store, queue_id, earlier) for earlier in range(first, offset)]
+    return {_key(*waiting) for waiting in found if waiting is not None}
