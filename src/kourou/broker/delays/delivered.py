@@ -200,19 +200,20 @@ def _passed(
     """
     start = passed = offset
     doubts = 0
-    sent_before: set[_Key] | None = None
+    sent_before: dict[_Key, set[int]] | None = None
     first_positions: dict[str, int] = {}
     while (waiting := _waiting(store, queue_id, offset)) is not None:
         offset += 1
-        key = _key(*waiting)
+        key = waiting.key
         positions = deliveries.get(key, []) if key.unique_id else []
         index = bisect_right(positions, waiting.header.physical_offset)
-        if index < len(positions) and not (sent_before and key in sent_before):
+        others = sent_before.get(key, set()) - {waiting.origin} if sent_before else None
+        if index < len(positions) and not others:
             del positions[index]
             passed, doubts = offset, 0
             continue
         if sent_before is None:
-            sent_before = _keys_before(store, queue_id, start)
+            sent_before = _sent_before(store, queue_id, start)
         if key.topic not in first_positions:
             first_positions[key.topic] = store.reader.first_position(key.topic)
         was_in_topic = first_positions[key.topic] <= waiting.header.physical_offset
@@ -229,6 +230,17 @@ class _Waiting(NamedTuple):
     header: RecordHeader
     properties: dict[str, str]
 
+    @property
+    def key(self) -> _Key:
+        return _key(self.header, self.properties)
+
+    @property
+    def origin(self) -> int:
+        """The log position of its first record, before it was set aside."""
+        is_first = not is_set_aside(self.header)
+        header = self.header
+        return header.physical_offset if is_first else header.prepared_transaction_offset - 1
+
 
 def _waiting(store: MessageStore, queue_id: int, offset: int) -> _Waiting | None:
     """Return a message of a level; None if its record cannot be read."""
@@ -240,8 +252,11 @@ def _waiting(store: MessageStore, queue_id: int, offset: int) -> _Waiting | None
     return _Waiting(header, decode_properties(header.properties(record)))
 
 
-def _keys_before(store: MessageStore, queue_id: int, offset: int) -> set[_Key]:
-    """Return the keys of a level's last messages before `offset`."""
-    first = max(0, offset - SENT_BEFORE_MAX)
-    found = [_waiting(store, queue_id, earlier) for earlier in range(first, offset)]
-    return {_key(*waiting) for waiting in found if waiting is not None}
+def _sent_before(store: MessageStore, queue_id: int, offset: int) -> dict[_Key, set[int]]:
+    """Return the origins of a level's last messages before `offset`, by key."""
+    found: defaultdict[_Key, set[int]] = defaultdict(set)
+    for earlier in range(max(0, offset - SENT_BEFORE_MAX), offset):
+        waiting = _waiting(store, queue_id, earlier)
+        if waiting is not None:
+            found[waiting.key].add(waiting.origin)
+    return found
