@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -144,3 +145,73 @@ consumer.shutdown()
 
     process.communicate("\n", timeout=60)
     assert "PYTHON" in shown.out
+
+
+RECOVERING = """
+import sys, time
+from rocketmq import (
+    ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer,
+)
+
+configuration = ClientConfiguration("localhost:8081", Credentials())
+consumer = SimpleConsumer(configuration, "recovering", {"orders": FilterExpression("*")})
+consumer.startup()
+producer = Producer(configuration, ("orders",))
+producer.startup()
+
+def exchange(body):
+    message = Message()
+    message.topic, message.body = "orders", body
+    is_sent = False
+    for _ in range(60):
+        try:
+            if not is_sent:
+                producer.send(message)
+                is_sent = True
+            for found in consumer.receive(32, 15) or ():
+                consumer.ack(found)
+                if found.body == body:
+                    return
+            is_sent = is_sent and body != b"before"  # the group begins at the end of the queues
+        except Exception:
+            time.sleep(0.5)
+    raise SystemExit(f"{body} was not received")
+
+exchange(b"before")
+print("ready", flush=True)
+sys.stdin.readline()
+exchange(b"after")
+print("recovered", flush=True)
+consumer.shutdown()
+producer.shutdown()
+"""
+
+
+def test_client_recovers_when_broker_and_name_server_were_killed(tmp_path: Path) -> None:
+    broker = Serving.start(tmp_path / "store", "--no-console")
+    port, namesrv_port = (
+        int(address.rpartition(":")[2]) for address in (broker.broker, broker.namesrv)
+    )
+    created = run_command("topic", "create", "orders", "--namesrv", broker.namesrv)
+    assert created.code == 0, created.err
+    with Serving.start_proxy(broker.namesrv, tmp_path / "home") as proxy:
+        process = subprocess.Popen(
+            [sys.executable, "-c", RECOVERING.replace("localhost:8081", proxy.grpc)],
+            env={**os.environ, "HOME": str(tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            broker.stop(signal.SIGKILL)
+            with Serving.start(
+                tmp_path / "store", "--no-console", port=port, namesrv_port=namesrv_port
+            ):
+                out, _ = process.communicate("go\n", timeout=120)
+                assert (process.returncode, out) == (0, "recovered\n")
+        finally:
+            process.kill()
+            broker.stop(signal.SIGKILL)
