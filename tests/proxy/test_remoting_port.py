@@ -230,6 +230,23 @@ def test_message_of_another_type_is_refused() -> None:
     with_proxies(test)
 
 
+def test_broker_asks_a_client_through_the_proxy() -> None:
+    async def test(cluster: Cluster) -> None:
+        consumer = push_consumer(FIRST, cluster, "asked")
+        consumer.subscribe(TOPIC)
+
+        async def take(_: MessageExt) -> None:
+            pass
+
+        consumer.listen(take)
+        async with consumer, AdminClient(cluster.namesrv_addr, runtime=cluster.runtime) as admin:
+            await until(lambda: bool(consumer.queues))
+            info = await admin.running_info("asked", consumer.client_id)
+        assert TOPIC in {subscription.topic for subscription in info.subscriptions}
+
+    with_proxies(test)
+
+
 def test_member_leaves_its_group_with_its_connection() -> None:
     async def test(cluster: Cluster) -> None:
         consumer = push_consumer(FIRST, cluster, "leavers")

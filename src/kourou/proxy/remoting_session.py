@@ -186,7 +186,10 @@ class RemotingSession:
             return
 
         async def ask() -> RemotingCommand:
-            answer = await self._connection.request(command, REQUEST_TIMEOUT_S)
+            try:
+                answer = await self._connection.request(command, REQUEST_TIMEOUT_S)
+            except TransportError as error:
+                return response(asked.command, ResponseCode.SYSTEM_ERROR, str(error))
             return relayed(asked.command, answer)
 
         self._later.answer(asked, ask)
