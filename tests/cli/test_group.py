@@ -65,6 +65,14 @@ def consumed(kourou: Kourou, group: str, topic: str, count: int) -> None:
     assert kourou("receive", topic, *options).code == 0
 
 
+def test_group_with_order_keeps_the_order_of_its_queues(kourou: Kourou) -> None:
+    created = kourou("group", "create", "g-kept-order", "--order", "--json")
+    assert created.code == 0, created.err
+
+    [settings] = json.loads(created.out)["settings"].values()
+    assert settings["consume_message_orderly"] is True
+
+
 def test_a_group_is_created_changed_and_described(kourou: Kourou) -> None:
     created = kourou("group", "create", "g-made", "retry_max_times=3", "consume_enable=false")
     again = kourou("group", "create", "g-made")

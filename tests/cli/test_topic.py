@@ -128,3 +128,24 @@ def test_topics_are_listed_by_cluster(kourou: Kourou) -> None:
     here = document(kourou("topic", "list", "--cluster", "DefaultCluster", "--json"))
     assert "t-cluster" in [row["topic"] for row in here]
     assert document(kourou("topic", "list", "--cluster", "elsewhere", "--json")) == []
+
+
+@pytest.mark.parametrize("kind", ["normal", "fifo", "delay", "transaction", "priority"])
+def test_type_of_a_topic_is_its_attribute(kind: str, kourou: Kourou) -> None:
+    created = kourou("topic", "create", f"t-type-{kind}", "--type", kind)
+
+    assert created.code == 0, created.err
+    [broker] = document(kourou("topic", "update", f"t-type-{kind}", "--queues", "4", "--json"))[
+        "brokers"
+    ]
+    assert broker["attributes"] == {"message.type": kind.upper()}
+    changed = kourou("topic", "update", f"t-type-{kind}", "--type", "normal", "--json")
+    [broker] = document(changed)["brokers"]
+    assert broker["attributes"] == {"message.type": "NORMAL"}
+
+
+def test_type_and_its_attribute_exclude_each_other(kourou: Kourou) -> None:
+    refused = kourou("topic", "create", "t-both", "--type", "fifo", "--attribute", "message.type=X")
+
+    assert refused.code == 2
+    assert "--type and --attribute message.type exclude each other" in refused.err

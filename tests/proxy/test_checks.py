@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,7 +64,22 @@ def test_sends_are_refused_as_recorded(name: str) -> None:
     call = calls()[name]
     (answer,) = call.responses
 
-    assert refusal_of_send(call) == parse(v2.SendMessageResponse, answer).status
+    refusal, recorded = refusal_of_send(call), parse(v2.SendMessageResponse, answer).status
+    if recorded.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE:
+        refusal.message = refusal.message.partition("; `kourou topic ")[0]  # the remedy
+    assert refusal == recorded
+
+
+@pytest.mark.parametrize(
+    ("topic_type", "remedy"),
+    [
+        ("NORMAL", "`kourou topic update T --type fifo` declares it"),
+        (checks.UNSPECIFIED, "`kourou topic create T --type fifo` declares it"),
+    ],
+)
+def test_refusal_of_a_type_names_the_remedy(topic_type: str, remedy: str) -> None:
+    with pytest.raises(CallRefusedError, match=re.escape(remedy)):
+        checks.check_sent_type("T", topic_type, "FIFO")
 
 
 def refusal_of_receive(call: Call) -> v2.Status:

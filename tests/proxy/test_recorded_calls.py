@@ -35,6 +35,11 @@ _TEXTS: Final = {
     "RecallMessage_empty_handle": _REMEDY,
     "ReceiveMessage_no_deadline": _JAVA_STACK,
     "ReceiveMessage_no_settings": _JAVA_STACK,
+    "SendMessage_transaction_to_normal_topic": _REMEDY,
+    "SendMessage_type_mismatch_delay_to_normal": _REMEDY,
+    "SendMessage_type_mismatch_fifo_to_normal": _REMEDY,
+    "SendMessage_type_mismatch_normal_to_fifo": _REMEDY,
+    "SendMessage_unknown_topic_auto_create_on": _REMEDY,
 }
 OTHER_TEXTS: Final = {
     Mode.LOCAL: {**_TEXTS, "ReceiveMessage_lite": _JAVA_STACK},

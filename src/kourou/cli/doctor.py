@@ -32,7 +32,7 @@ from kourou.cli.doctor_machine import (
 from kourou.cli.exits import FAILED, one_line
 from kourou.cli.health import DISK_FULL_RATIO
 from kourou.cli.machine import machine_addresses
-from kourou.cli.options import CONSOLE_PORT, AsJson, Namesrv, Timeout
+from kourou.cli.options import CONSOLE_PORT, GRPC_PORT, AsJson, Namesrv, Timeout
 from kourou.cli.output import counted
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
@@ -47,6 +47,9 @@ _NAME_WIDTH: Final = 30
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 TIMEOUT_S: Final = 2.0
+_GRPC_CLIENTS: Final = (
+    "gRPC clients, whose topics must exist (`kourou topic create TOPIC --type normal|fifo|...`)"
+)
 BROKER_PORT: Final = 10911
 NAMESRV_PORT: Final = 9876
 VIP_DISTANCE: Final = 2
@@ -87,6 +90,9 @@ def doctor(
     console_port: Annotated[
         int, typer.Option(metavar="PORT", min=1, max=65535, help="The port of /metrics.")
     ] = CONSOLE_PORT,
+    grpc_port: Annotated[
+        int, typer.Option(metavar="PORT", min=1, max=65535, help="The port of gRPC clients.")
+    ] = GRPC_PORT,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
@@ -103,6 +109,7 @@ def doctor(
         Port(port, "the broker", "--port"),
         Port(port - VIP_DISTANCE, "old clients of the broker", "--port", is_needed=False),
         Port(console_port, "/metrics and /healthz", "--console-port", is_needed=False),
+        Port(grpc_port, _GRPC_CLIENTS, "--grpc-port", is_needed=False),
     ]
     findings = [
         *check_versions(),

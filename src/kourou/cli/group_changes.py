@@ -62,6 +62,7 @@ exists is an error: use `kourou group update`.
 Examples:
   kourou group create billing
   kourou group create billing retry_max_times=3 consume_enable=false
+  kourou group create payments --order         FIFO consumers of gRPC clients
 
 \b
 Settings:
@@ -103,6 +104,9 @@ def create(
     group: GroupName,
     settings: _Settings = None,
     *,
+    order: Annotated[
+        bool, typer.Option("--order", help="Keep the order of each queue, or message group.")
+    ] = False,
     broker: OnBroker = None,
     cluster: InCluster = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
@@ -111,7 +115,8 @@ def create(
 ) -> None:
     """Create the group."""
     check_group(group)
-    changes = parse_settings(settings or [])
+    ordered = ["consume_message_orderly=true"] if order else []
+    changes = parse_settings([*(settings or []), *ordered])
 
     async def act(admin: AdminClient) -> dict[str, SubscriptionGroup]:
         exists = await _configs(admin, group)

@@ -23,6 +23,8 @@ from kourou.settings import options
 if TYPE_CHECKING:
     from kourou.client.administration.admin import AdminClient
 
+GRPC_PORT: Final = 8081
+"""Default port for gRPC clients, as RocketMQ's proxy."""
 CONSOLE_PORT: Final = 5557
 """Default port of /metrics, /healthz and /readyz; the port of RocketMQ's exporter."""
 TIMEOUT_DEFAULT_S: Final = 5.0

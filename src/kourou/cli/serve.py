@@ -20,6 +20,7 @@ from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.machine import memory_bytes
 from kourou.cli.options import (
     CONSOLE_PORT,
+    GRPC_PORT,
     GrpcAdvertise,
     GrpcPort,
     ListenOn,
@@ -29,8 +30,8 @@ from kourou.cli.options import (
 )
 from kourou.cli.process import Plan, Ready, default_log_level, ready_line, run
 from kourou.cli.serve_grpc import GrpcPlan
-from kourou.cli.serve_proxy import GRPC_PORT, proxy
 from kourou.cli.serve_proxy import HELP as PROXY_HELP
+from kourou.cli.serve_proxy import proxy
 from kourou.disk import OsDisk, require_file_calls
 from kourou.documented import documented
 from kourou.errors import ConfigError

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PREFIX: Final = "KOUROU_PROXY_"
-GRPC_PORT: Final = 8081
-"""Default port for gRPC clients, as RocketMQ's proxy."""
 REMOTING_PORT: Final = 8080
 """Default port for remoting clients, as RocketMQ's proxy."""
 _PORT_MAX: Final = 65_535

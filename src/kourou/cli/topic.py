@@ -51,6 +51,17 @@ class Access(Enum):
     WRITE = "w"
 
 
+class MessageKind(Enum):
+    """`--type`: the messages that a topic accepts from gRPC clients."""
+
+    NORMAL = "normal"
+    FIFO = "fifo"
+    DELAY = "delay"
+    TRANSACTION = "transaction"
+    PRIORITY = "priority"
+    MIXED = "mixed"
+
+
 _PERMS: Final = {
     Access.READ_WRITE: PERM_READ | PERM_WRITE,
     Access.READ: PERM_READ,
@@ -89,6 +100,16 @@ Attributes = Annotated[
     typer.Option("--attribute", metavar="NAME=VALUE", help="Set an attribute: message.type=FIFO."),
 ]
 
+_TYPE: Final = "message.type"
+TypeOption = Annotated[
+    MessageKind | None,
+    typer.Option(
+        "--type",
+        help="The messages that gRPC clients may send; normal ones if it was never set.",
+        show_default=False,
+    ),
+]
+
 LIST_HELP: Final = """\
 List the topics that are registered with the name server.
 
@@ -112,7 +133,7 @@ messages. A smaller --queues hides the messages of the removed queues.
 Examples:
   kourou topic create orders
   kourou topic create orders --queues 16
-  kourou topic create payments --attribute message.type=FIFO --order
+  kourou topic create payments --type fifo --order
 """
 
 UPDATE_HELP: Final = """\
@@ -128,7 +149,7 @@ To remove queues without hiding messages, first lower --write-queues, then
 Examples:
   kourou topic update audit --access r                 no more sends
   kourou topic update orders --write-queues 4
-  kourou topic update orders --attribute message.type=FIFO
+  kourou topic update orders --type fifo
   kourou topic update orders --no-attribute message.type
 """
 
@@ -196,6 +217,19 @@ def list_topics(
 _Configs = dict[str, TopicConfig]
 
 
+def _typed(attributes: dict[str, str], kind: MessageKind | None) -> dict[str, str]:
+    """Return the attributes with that of `--type`.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if kind is None:
+        return attributes
+    if _TYPE in attributes:
+        raise UsageError(f"--type and --attribute {_TYPE} exclude each other: use --type")
+    return {**attributes, _TYPE: kind.name}
+
+
 @app.command(help=CREATE_HELP)
 def create(
     topic: TopicName,
@@ -205,6 +239,7 @@ def create(
     write_queues: WriteQueues = None,
     access: AccessOption = None,
     order: Order = None,
+    kind: TypeOption = None,
     attribute: Attributes = None,
     broker: OnBroker = None,
     cluster: Annotated[
@@ -216,7 +251,7 @@ def create(
 ) -> None:
     """Create the topic and print its brokers."""
     check_topic(topic)
-    attributes = attribute_values(attribute)
+    attributes = _typed(attribute_values(attribute), kind)
 
     async def act(admin: AdminClient) -> tuple[TopicRoute, _Configs, _Configs]:
         before = await _configs(admin, topic)
@@ -285,6 +320,7 @@ def update(
     write_queues: WriteQueues = None,
     access: AccessOption = None,
     order: Order = None,
+    kind: TypeOption = None,
     attribute: Attributes = None,
     no_attribute: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Remove an attribute.")
@@ -297,10 +333,12 @@ def update(
     """Change the topic and print its new config."""
     check_topic(topic)
     attributes: dict[str, str | None] = dict.fromkeys(no_attribute or ())
-    attributes |= attribute_values(attribute)
+    attributes |= _typed(attribute_values(attribute), kind)
     changes = (queues, read_queues, write_queues, access, order)
     if not attributes and all(option is None for option in changes):
-        raise UsageError("nothing to change: use --queues, --access, --order or --attribute")
+        raise UsageError(
+            "nothing to change: use --queues, --access, --order, --type or --attribute"
+        )
 
     async def act(admin: AdminClient) -> dict[str, TopicConfig]:
         await admin.update_topic(

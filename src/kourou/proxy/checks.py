@@ -202,18 +202,35 @@ def check_type(topic_type: str, message_type: str) -> None:
         topic_type: the topic's attribute `message.type`; UNSPECIFIED of an unknown topic.
         message_type: the type of the message, in capital letters.
     """
-    if message_type == UNSPECIFIED or topic_type not in (message_type, MIXED):
-        raise proxy_refusal(
-            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"TopicMessageType validate failed, the expected type is {topic_type}, but actual "
-            f"type is {message_type}",
-        )
+    if not _accepts(topic_type, message_type):
+        raise _type_refusal(topic_type, message_type)
 
 
 def check_sent_type(topic: str, topic_type: str, message_type: str) -> None:
-    """Refuse a message to send as `check_type` does; retry and dead-letter topics accept all."""
-    if not is_retry_topic(topic) and not is_dlq_topic(topic):
-        check_type(topic_type, message_type)
+    """Refuse a message to send as `check_type` does; retry and dead-letter topics accept all.
+
+    The text has the remedy after that of RocketMQ.
+    """
+    if _accepts(topic_type, message_type) or is_retry_topic(topic) or is_dlq_topic(topic):
+        return
+    command = "create" if topic_type == UNSPECIFIED else "update"
+    raise _type_refusal(
+        topic_type,
+        message_type,
+        f"; `kourou topic {command} {topic} --type {message_type.lower()}` declares it",
+    )
+
+
+def _accepts(topic_type: str, message_type: str) -> bool:
+    return message_type != UNSPECIFIED and topic_type in (message_type, MIXED)
+
+
+def _type_refusal(topic_type: str, message_type: str, remedy: str = "") -> CallRefusedError:
+    return proxy_refusal(
+        Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        f"TopicMessageType validate failed, the expected type is {topic_type}, but actual "
+        f"type is {message_type}{remedy}",
+    )
 
 
 def check_invisible(ms: int, limits: CallLimits, least_ms: int = 0) -> None:
