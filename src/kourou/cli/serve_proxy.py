@@ -18,7 +18,7 @@ from kourou import __version__, logs
 from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.cli.exits import print_stderr
 from kourou.cli.machine import machine_addresses
-from kourou.cli.options import GrpcAdvertise, GrpcPort, ListenOn, LogLevel, ReadyJson
+from kourou.cli.options import GRPC_PORT, GrpcAdvertise, GrpcPort, ListenOn, LogLevel, ReadyJson
 from kourou.cli.process import (
     RENEWAL_INTERVAL_MS,
     default_log_level,
