@@ -1,21 +1,37 @@
-"""Tests of the official 5.x clients with `kourou serve`: Java, Go and Node, over gRPC."""
+"""Tests of the official 5.x clients over gRPC: Java, Go, Node and Python.
+
+They use `kourou serve`, and `kourou serve proxy` before Kourou and before the Java broker.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from kourou import SimpleConsumer
 from kourou.testing.process import Serving, run_command
 from tests.interop.clients import Client, grpc_clients
+from tests.interop.peer import JavaServer, start_java
+from tests.proxy.test_official_client import PUSH, run_program
 
 CONFIG = """
 transactionTimeOut=1500
 transactionCheckInterval=1000
 """
-TOPICS = {"normal": "NORMAL", "fifo": "FIFO", "delay": "DELAY", "transaction": "TRANSACTION"}
+ENDS = "transactionOpBatchInterval=200"
+"""Java writes the ends of transactions in batches, and checks what is not written yet."""
+TOPICS = {
+    "pushed": "NORMAL",
+    "normal": "NORMAL",
+    "fifo": "FIFO",
+    "delay": "DELAY",
+    "transaction": "TRANSACTION",
+}
 WAYS = [("java", "plain"), ("java", "tls"), ("go", "plain"), ("go", "tls"), ("node", "plain")]
 
 
@@ -24,32 +40,68 @@ def programs() -> dict[str, Client]:
     return grpc_clients()
 
 
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    directory = tmp_path_factory.mktemp("grpc")
+@dataclass(frozen=True)
+class Served:
+    """Addresses of servers.
+
+    Attributes:
+        namesrv: of the name server.
+        grpc: for gRPC clients.
+    """
+
+    namesrv: str
+    grpc: str
+
+
+@contextmanager
+def broker(mode: str, jars: str, directory: Path) -> Iterator[Serving | JavaServer]:
+    """Run the broker of a mode."""
+    if mode == "java":
+        server = start_java(jars, directory / "java", options=f"{CONFIG}{ENDS}")
+        try:
+            yield server
+        finally:
+            server.stop()
+        return
     config = directory / "broker.conf"
     config.write_text(CONFIG)
     options = ("--config", str(config), "--no-console")
-    with Serving.start(directory / "store", *options, grpc=True) as serving:
+    with Serving.start(directory / "store", *options, grpc=mode == "local") as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module", params=["local", "cluster", "java"])
+def serving(
+    request: pytest.FixtureRequest, jars: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """Return Kourou's broker with its gRPC port, or a proxy before Kourou's or Java's broker."""
+    directory = tmp_path_factory.mktemp("grpc")
+    with broker(request.param, jars, directory) as server:
+        namesrv = server.namesrv_addr if isinstance(server, JavaServer) else server.namesrv
         for topic, kind in TOPICS.items():
             attribute = f"message.type={kind}"
             created = run_command(
                 *("topic", "create", topic, "--attribute", attribute, "--queues", "4"),
-                *("--namesrv", serving.namesrv),
+                *("--namesrv", namesrv),
             )
             assert created.code == 0, created.err
-        yield serving
+        if request.param == "local":
+            assert isinstance(server, Serving)
+            yield Served(namesrv, server.grpc)
+            return
+        with Serving.start_proxy(namesrv, directory / "home") as proxy:
+            yield Served(namesrv, proxy.grpc)
 
 
-def run(client: Client, serving: Serving, way: str, group: str) -> dict[str, list[str]]:
+def run(client: Client, serving: Served, way: str, group: str) -> dict[str, list[str]]:
     """Run a client's program; return the bodies that it printed, by what it did with them."""
-    lines = client.run(str(serving.ready["grpc"]), way, group)
+    lines = client.run(serving.grpc, way, group)
     return {line[0]: line[1].split(",") for line in lines if len(line) > 1}
 
 
 @pytest.mark.parametrize(("name", "way"), WAYS)
 def test_client_receives_what_it_sends(
-    name: str, way: str, programs: dict[str, Client], serving: Serving
+    name: str, way: str, programs: dict[str, Client], serving: Served
 ) -> None:
     done = run(programs[name], serving, way, f"{name}-{way}")
 
@@ -63,7 +115,7 @@ def test_client_receives_what_it_sends(
 
 
 def test_remoting_consumer_receives_what_a_grpc_client_sends(
-    programs: dict[str, Client], serving: Serving
+    programs: dict[str, Client], serving: Served
 ) -> None:
     async def main() -> None:
         async with SimpleConsumer("remoting", serving.namesrv) as consumer:
@@ -81,3 +133,12 @@ def test_remoting_consumer_receives_what_a_grpc_client_sends(
             assert seen == {b"grpc/go-%d" % number for number in range(8)}
 
     asyncio.run(main())
+
+
+def test_python_client_receives_each_message_and_a_failed_one_again(
+    serving: Served, tmp_path: Path
+) -> None:
+    printed = run_program(PUSH, serving.grpc, tmp_path)
+
+    expected = [(str(number), 1) for number in range(8)]
+    assert printed == f"{sorted([*expected, ('2', 2)])}\n"

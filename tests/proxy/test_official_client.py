@@ -72,10 +72,10 @@ def serving(
             yield proxy
 
 
-def run_program(program: str, serving: Serving, home: Path) -> str:
+def run_program(program: str, grpc: str, home: Path) -> str:
     """Run a program of the SDK, which logs below the home directory; return what it prints."""
     ended = subprocess.run(
-        [sys.executable, "-c", program.replace("localhost:8081", serving.grpc)],
+        [sys.executable, "-c", program.replace("localhost:8081", grpc)],
         env={**os.environ, "HOME": str(home)},
         capture_output=True,
         text=True,
@@ -89,7 +89,7 @@ def run_program(program: str, serving: Serving, home: Path) -> str:
 def test_program_of_the_page_sends_and_receives(serving: Serving, tmp_path: Path) -> None:
     [program] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 
-    printed = run_program(program, serving, tmp_path)
+    printed = run_program(program, serving.grpc, tmp_path)
 
     assert re.match(r"sent \w{34}\nreceived 17 eu\n", printed)
 
@@ -97,7 +97,7 @@ def test_program_of_the_page_sends_and_receives(serving: Serving, tmp_path: Path
 def test_push_consumer_gets_each_message_and_a_failed_one_again(
     serving: Serving, tmp_path: Path
 ) -> None:
-    printed = run_program(PUSH, serving, tmp_path)
+    printed = run_program(PUSH, serving.grpc, tmp_path)
 
     expected = [(str(number), 1) for number in range(8)]
     assert printed == f"{sorted([*expected, ('2', 2)])}\n"
