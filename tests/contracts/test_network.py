@@ -140,6 +140,25 @@ def test_each_end_knows_both_addresses(world: Worlds) -> None:
     in_pair(world, test)
 
 
+@pytest.mark.parametrize("name", sorted(WORLDS.keys() - {"memory"}))
+def test_half_closed_connection_receives_what_its_peer_had_written(name: str) -> None:
+    async def test(pair: Pair) -> None:
+        client = pair.client.transport
+        assert client is not None
+        assert client.can_write_eof()
+        sent = bytes(30_000)
+        pair.client.write(b"last")
+        pair.server.write(sent)
+        client.write_eof()
+
+        await pair.server.closed()
+        await pair.client.closed()
+        assert pair.server.received == b"last"
+        assert pair.client.received == sent
+
+    in_pair(WORLDS[name], test)
+
+
 def test_bytes_written_before_a_close_still_arrive(world: Worlds) -> None:
     async def test(pair: Pair) -> None:
         sent = bytes(1_000_000)
