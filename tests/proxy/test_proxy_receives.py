@@ -120,7 +120,7 @@ def test_message_for_an_ended_receive_is_visible_within_two_seconds(end: str) ->
 @pytest.mark.parametrize("end", ["cancel", "close"])
 def test_message_sent_after_the_end_of_a_receive_is_visible_at_once(
     end: str,
-    is_local: bool,  # noqa: FBT001
+    is_local: bool,
 ) -> None:
     async def test(rig: Rig) -> None:
         producer = await rig.producer()
