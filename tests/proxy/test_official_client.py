@@ -105,7 +105,7 @@ def test_push_consumer_gets_each_message_and_a_failed_one_again(
 
 @pytest.mark.parametrize("serving", [Mode.LOCAL], indirect=True)
 def test_calls_of_the_client_are_among_the_metrics(serving: Serving, tmp_path: Path) -> None:
-    run_program(PUSH, serving, tmp_path)
+    run_program(PUSH, serving.grpc, tmp_path)
 
     url = f"{serving.ready['console']}/metrics"
     with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - http

@@ -116,11 +116,9 @@ def test_message_for_an_ended_receive_is_visible_within_two_seconds(end: str) ->
     with_rig(test)
 
 
-@pytest.mark.parametrize("is_local", [True, False], ids=["local", "network"])
 @pytest.mark.parametrize("end", ["cancel", "close"])
 def test_message_sent_after_the_end_of_a_receive_is_visible_at_once(
     end: str,
-    is_local: bool,
 ) -> None:
     async def test(rig: Rig) -> None:
         producer = await rig.producer()
@@ -139,7 +137,7 @@ def test_message_sent_after_the_end_of_a_receive_is_visible_at_once(
         assert bodies(await other.receive()) == [b"one"]
         assert loop.time() - started_s < 0.1
 
-    with_rig(test, is_local=is_local)
+    with_rig(test)
 
 
 def test_cancelled_receive_leaves_the_other_receives_of_its_client() -> None:

@@ -29,7 +29,7 @@ from tests.broker.sending.test_fast_send import (
 )
 
 PRODUCERS = 6
-UNUSUAL = encode_frame(message(b"odd", "UNIQ_KEY\x01short\x02WAIT\x01true\x02"))
+UNUSUAL = encode_frame(message(b"odd", "UNIQ_KEY\x01not plain\x02WAIT\x01true\x02"))
 """A send that is buffered and then refused by the fast path."""
 
 
