@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.popping.receipt_handles import ReceiptHandle, decode_receipt_handle
 from kourou.protocol.popping.topic_names import revive_topic
+from kourou.testing.clock import LoopClock
 from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 from tests.broker.popping.pop_rig import GROUP, TOPIC, Got, PopRig, batch_of, changed_handle
 
@@ -85,6 +87,20 @@ def test_ack_just_before_the_end_of_the_invisible_time_counts(late_ms: int) -> N
         await rig.ack(got.handles[1][1], got.handles[1][0])
         await asyncio.sleep(5)
         assert (await rig.pop()).bodies == [b"0"]
+
+    run_with_broker(test, is_delivering=True)
+
+
+def test_late_ack_is_passed_by_the_revive_queue_although_nothing_else_comes() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await put(rig, 1)
+        [(at, handle)] = (await rig.pop(invisible_time=1_500)).handles
+        cast(LoopClock, broker.clock).step(4_000)  # the ack precedes the timer's checkpoint
+        await rig.ack(handle, at)
+        await asyncio.sleep(60)
+        loops = broker.components.popping.revives.loops
+        assert [loop.lag for loop in loops] == [0] * len(loops)
 
     run_with_broker(test, is_delivering=True)
 

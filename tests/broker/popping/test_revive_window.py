@@ -111,9 +111,11 @@ def test_checkpoint_that_no_timer_delivered_does_not_count_as_its_progress() -> 
 def test_ack_whose_checkpoint_cannot_come_any_more_is_dropped() -> None:
     window = opened()
     window.read_ack(0, KEY, (100,), REVIVE_MS)
+    assert (window.next_due_ms, window.next_step_ms) == (None, REVIVE_MS)
 
     due(window, REVIVE_MS)
     assert (window.early_ack_count, window.committable_offset) == (0, 0)
+    assert window.next_step_ms is None
 
 
 def test_earliest_of_too_many_acks_without_checkpoint_is_dropped() -> None:

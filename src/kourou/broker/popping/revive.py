@@ -343,7 +343,7 @@ class ReviveLoop:
         self._commit()
         if not is_at_end or len(due) == TOGETHER_MAX:
             return 0
-        next_ms = self.window.next_due_ms
+        next_ms = self.window.next_step_ms
         if next_ms is None:
             return None
         return max(LEVEL_RETRY_MS, min(next_ms - self._clock.now_ms(), WAIT_MS_MAX))

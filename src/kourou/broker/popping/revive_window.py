@@ -139,6 +139,14 @@ class ReviveWindow:
         """Time at which the next checkpoint may be due; None if there is none."""
         return self._by_time[0][0] if self._by_time else None
 
+    @property
+    def next_step_ms(self) -> int | None:
+        """Time at which a checkpoint may be due, or an early ack is dropped; None for never."""
+        due_ms, early = self.next_due_ms, self._early_by_time
+        if not early or (due_ms is not None and due_ms < early[0][0]):
+            return due_ms
+        return early[0][0]
+
     def read_checkpoint(
         self,
         revive_offset: int,
