@@ -27,20 +27,19 @@ from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.cli.exits import INTERRUPTED, print_stderr
 from kourou.cli.machine import machine_addresses
 from kourou.cli.output import counted
+from kourou.cli.own_certificate import RENEWAL_INTERVAL_MS, OwnCertificate, with_certificate
 from kourou.cli.progress import RecoveryProgress
 from kourou.cli.serve_grpc import GrpcPlan, metrics_reader, start_proxy
 from kourou.clock import Clock
 from kourou.console.server import Console, ReadMetrics
 from kourou.disk import OsDisk
-from kourou.errors import ConfigError, ListenFailedError, StoreUnusableError
+from kourou.errors import ListenFailedError, StoreUnusableError
 from kourou.logs import Level
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.remoting.network import Address, format_address, is_loopback, parse_address
 from kourou.remoting.runtime import Runtime
-from kourou.remoting.self_signed import SelfSignedCertificate, ensure_certificate
-from kourou.remoting.transport_config import TransportConfig
 from kourou.store.message_store import RecoveryReport
 from kourou.store.paths import COMMITLOG, TLS
 
@@ -125,9 +124,6 @@ log = logging.getLogger(__name__)
 OWN_NAMESRV_MS: Final = 30_000
 """Maximum wait for the registration of the broker with the name server of this process, which can
 be slow on a busy machine. Clients that connected earlier would find no route."""
-
-RENEWAL_INTERVAL_MS: Final = 12 * 3600 * 1000
-"""Interval between checks whether the certificate expires soon."""
 
 _YOUNG_OBJECTS: Final = 2_000
 """Threshold of the youngest generation: objects allocated and not freed. The requests of one
@@ -239,44 +235,27 @@ def with_self_signed(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
     transports = [plan.broker.transport, *([plan.namesrv.transport] if plan.namesrv else [])]
     if not any(transport.uses_self_signed for transport in transports):
         return plan, None
-    try:
-        own = _ensure_certificate(plan, clock)
-    except (ConfigError, OSError) as error:
-        log.warning("certificate.not_made tls=off reason=%r", str(error))
+    own = _own_certificate(plan, clock).make()
+    if own is None:
         return plan, None
-
-    def with_certificate(transport: TransportConfig) -> TransportConfig:
-        if not transport.uses_self_signed:
-            return transport
-        return replace(transport, tls_server_cert_path=own.pem, tls_server_key_path=own.pem)
-
-    broker = replace(plan.broker, transport=with_certificate(plan.broker.transport))
+    broker = replace(plan.broker, transport=with_certificate(plan.broker.transport, own))
     namesrv = plan.namesrv and replace(
-        plan.namesrv, transport=with_certificate(plan.namesrv.transport)
+        plan.namesrv, transport=with_certificate(plan.namesrv.transport, own)
     )
     return replace(plan, broker=broker, namesrv=namesrv), own.certificate
 
 
-def _ensure_certificate(plan: Plan, clock: Clock) -> SelfSignedCertificate:
-    """Return the store's certificate; create or renew it if necessary.
-
-    Raises:
-        ConfigError, OSError: as `ensure_certificate`.
-    """
+def _own_certificate(plan: Plan, clock: Clock) -> OwnCertificate:
     config = plan.broker
     hosts = [] if config.listen in WILDCARD_HOSTS else [config.listen]
     if config.advertise is not None:
         hosts.append(parse_address(config.advertise, config.port)[0])
-    return ensure_certificate(plan.store_path.absolute() / TLS, hosts, clock.now_ms())
+    return OwnCertificate(plan.store_path.absolute() / TLS, hosts, clock)
 
 
 def certificate_renewal(plan: Plan, clock: Clock) -> Callable[[], Coroutine[None, None, None]]:
     """Return a task that renews the certificate before it expires; ports detect the new file."""
-
-    async def renew() -> None:
-        await asyncio.to_thread(_ensure_certificate, plan, clock)
-
-    return renew
+    return _own_certificate(plan, clock).renew
 
 
 def limit_gc_pauses() -> None:

@@ -59,10 +59,9 @@ async def start_proxy(
         return None
     missing = missing_packages()
     if missing:
-        text = f"gRPC clients are not served: {missing}; install them: pip install 'kourou[proxy]'"
         if plan.is_required:
-            raise ConfigError(text)
-        print_stderr(f"warning: {text}; or switch them off: --no-grpc")
+            raise ConfigError(missing)
+        print_stderr(f"warning: {missing}; or switch them off: --no-grpc")
         return None
     # Imported only here: protobuf takes 0.1 s, and is an extra.
     from kourou.proxy.cluster import Cluster  # noqa: PLC0415
@@ -107,9 +106,14 @@ def metrics_reader(broker: Broker, proxy: Proxy | None, config: BrokerConfig) ->
 
 
 def missing_packages() -> str:
-    """Return a text that names the missing packages; empty if gRPC can be served."""
-    missing = [name for name in _PACKAGES if not _is_installed(name)]
-    return f"missing packages {', '.join(missing)}" if missing else ""
+    """Return an error that names the missing packages; empty if gRPC can be served."""
+    missing = ", ".join(name for name in _PACKAGES if not _is_installed(name))
+    if not missing:
+        return ""
+    return (
+        f"gRPC clients are not served: missing packages {missing}; install them: "
+        "pip install 'kourou[proxy]'"
+    )
 
 
 def _is_installed(name: str) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,13 +19,8 @@ from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.cli.exits import print_stderr
 from kourou.cli.machine import machine_addresses
 from kourou.cli.options import GRPC_PORT, GrpcAdvertise, GrpcPort, ListenOn, LogLevel, ReadyJson
-from kourou.cli.process import (
-    RENEWAL_INTERVAL_MS,
-    default_log_level,
-    limit_gc_pauses,
-    run_loop,
-    stop_on_signals,
-)
+from kourou.cli.own_certificate import RENEWAL_INTERVAL_MS, OwnCertificate, with_certificate
+from kourou.cli.process import default_log_level, limit_gc_pauses, run_loop, stop_on_signals
 from kourou.cli.serve_grpc import ALPN, missing_packages
 from kourou.client.namesrv_addr import parse_namesrv_addr
 from kourou.clock import Clock
@@ -39,7 +34,6 @@ from kourou.protocol.command import request
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import Address, TcpNetwork, format_address, is_loopback, parse_address
 from kourou.remoting.runtime import Runtime
-from kourou.remoting.self_signed import ensure_certificate
 from kourou.remoting.tls import TlsMode
 from kourou.remoting.transport_config import TransportConfig
 from kourou.settings import load
@@ -212,9 +206,7 @@ def proxy(
     settings = load(ProxyConfig, path=config, environ=os.environ, prefix=PREFIX, flags=flags)
     missing = missing_packages()
     if missing:
-        raise ConfigError(
-            f"gRPC clients are not served: {missing}; install them: pip install 'kourou[proxy]'"
-        )
+        raise ConfigError(missing)
 
     def announce(ready: ProxyReady) -> None:
         if ready_json:
@@ -239,12 +231,15 @@ async def serve_proxy(config: ProxyConfig, announce: Callable[[ProxyReady], None
     stop_on_signals(stop, "stopped immediately")
     async with AsyncExitStack() as running:
         runtime = replace(Runtime.system(), network=TcpNetwork(reuse_port=config.reuse_port))
-        transport, certificate = _with_certificate(config, runtime.clock)
-        if certificate is not None:
-            tasks = PeriodicTasks()
-            running.push_async_callback(tasks.stop)
-            renew = _renewal(config, runtime.clock)
-            tasks.start("renew the certificate", RENEWAL_INTERVAL_MS, renew)
+        transport, certificate = config.transport, None
+        if transport.uses_self_signed:
+            own = _own_certificate(config, runtime.clock)
+            certificate = own.make()
+            if certificate is not None:
+                transport = with_certificate(transport, certificate)
+                tasks = PeriodicTasks()
+                running.push_async_callback(tasks.stop)
+                tasks.start("renew the certificate", RENEWAL_INTERVAL_MS, own.renew)
         ports = await _open_ports(config, transport, runtime, running)
         if not await _wait_for_namesrv(ports.cluster, stop):
             return
@@ -255,7 +250,7 @@ async def serve_proxy(config: ProxyConfig, announce: Callable[[ProxyReady], None
                 grpc=format_address(ports.grpc),
                 remoting=None if ports.remoting is None else format_address(ports.remoting),
                 is_exposed=not is_loopback(config.listen),
-                certificate=None if certificate is None else str(certificate),
+                certificate=None if certificate is None else str(certificate.certificate),
             )
         )
         limit_gc_pauses()
@@ -350,35 +345,8 @@ async def _wait_for_namesrv(cluster: Cluster, stop: asyncio.Event) -> bool:
     return False
 
 
-def _with_certificate(config: ProxyConfig, clock: Clock) -> tuple[TransportConfig, Path | None]:
-    """Return the transport with the self-signed certificate if it needs one, and its file.
-
-    If no certificate can be created, only plain connections are served, and the log has a warning.
-    """
-    if not config.transport.uses_self_signed:
-        return config.transport, None
-    try:
-        own = ensure_certificate(_directory(config), _hosts(config), clock.now_ms())
-    except (ConfigError, OSError) as error:
-        log.warning("certificate.not_made tls=off reason=%r", str(error))
-        return config.transport, None
-    transport = replace(config.transport, tls_server_cert_path=own.pem, tls_server_key_path=own.pem)
-    return transport, own.certificate
-
-
-def _renewal(config: ProxyConfig, clock: Clock) -> Callable[[], Coroutine[None, None, None]]:
-    """Return a task that renews the certificate before it expires; ports detect the new file."""
-
-    async def renew() -> None:
-        await asyncio.to_thread(
-            ensure_certificate, _directory(config), _hosts(config), clock.now_ms()
-        )
-
-    return renew
-
-
-def _directory(config: ProxyConfig) -> Path:
-    return config.home.expanduser().absolute() / TLS
+def _own_certificate(config: ProxyConfig, clock: Clock) -> OwnCertificate:
+    return OwnCertificate(config.home.expanduser().absolute() / TLS, _hosts(config), clock)
 
 
 def _hosts(config: ProxyConfig) -> list[str]:
