@@ -206,12 +206,17 @@ def check_type(topic_type: str, message_type: str) -> None:
         raise _type_refusal(topic_type, message_type)
 
 
+def accepts_all_types(topic: str) -> bool:
+    """Return whether messages of all types may be sent to a topic: a retry or dead-letter topic."""
+    return is_retry_topic(topic) or is_dlq_topic(topic)
+
+
 def check_sent_type(topic: str, topic_type: str, message_type: str) -> None:
     """Refuse a message to send as `check_type` does; retry and dead-letter topics accept all.
 
     The text has the remedy after that of RocketMQ.
     """
-    if _accepts(topic_type, message_type) or is_retry_topic(topic) or is_dlq_topic(topic):
+    if _accepts(topic_type, message_type) or accepts_all_types(topic):
         return
     command = "create" if topic_type == UNSPECIFIED else "update"
     raise _type_refusal(

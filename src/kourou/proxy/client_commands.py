@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from kourou.errors import RemoteError
@@ -39,7 +40,8 @@ from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code
 from kourou.proxy.status import code_name
 from kourou.remoting.connection import Request
-from kourou.remoting.dispatch import Handler, reply_error
+from kourou.remoting.deferred_replies import DeferredReplies
+from kourou.remoting.dispatch import Handler
 
 COMMAND_S: Final = 5.0
 """Time in seconds for the answer of a client."""
@@ -61,7 +63,7 @@ class ClientCommands:
         self._now_ms = now_ms
         self._numbers = itertools.count(1)
         self._waiting: dict[str, tuple[ProxyClient, asyncio.Future[v2.TelemetryCommand]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._later = DeferredReplies()
 
     def handlers(self, client: ProxyClient) -> Mapping[int, Handler]:
         """Return the handlers of brokers' requests to a client, by code."""
@@ -87,28 +89,18 @@ class ClientCommands:
 
     def close(self) -> None:
         """End the commands in progress."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._later.abandon()
 
     def _relayed(
         self,
         client: ProxyClient,
         serve: Callable[[ProxyClient, Request], Awaitable[bytes]],
     ) -> Handler:
-        async def answer(request: Request) -> None:
-            try:
-                body = await serve(client, request)
-            except Exception as error:  # noqa: BLE001 - it becomes the answer
-                reply_error(request, error)
-            else:
-                request.reply(response(request.command, ResponseCode.SUCCESS, body=body))
+        async def answer(request: Request) -> RemotingCommand:
+            body = await serve(client, request)
+            return response(request.command, ResponseCode.SUCCESS, body=body)
 
-        def handle(request: Request) -> None:
-            task = asyncio.create_task(answer(request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-        return handle
+        return lambda request: self._later.answer(request, partial(answer, request))
 
     async def _running_info(self, client: ProxyClient, request: Request) -> bytes:
         header = request.command.header(GetConsumerRunningInfoRequestHeader)

@@ -38,6 +38,7 @@ from kourou.proxy.convert import FIFO, NORMAL, sent_message, type_of
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.queue_choice import ordering_key
+from kourou.proxy.times import NANOS_MAX, SECONDS_MAX
 from kourou.proxy.varints import MORE, read_varint
 
 _MESSAGE: Final = 0x0A
@@ -59,8 +60,6 @@ _PLAIN_KEY: Final = re.compile(rb"[!#-\[\]-~]+")
 """A key that is valid, and the same in JSON."""
 _PLAIN_DIGEST: Final = re.compile(rb"\x08[\x00-\x7f]\x12.[0-9A-Za-z]+", re.DOTALL)
 KEYS_BYTES_MAX: Final = 256
-_SECONDS_MAX: Final = 253_402_300_799
-_NANOS_MAX: Final = 999_999_999
 _SECONDS: Final = 0x08
 _NANOS: Final = 0x10
 _SHAPES_MAX: Final = 1024
@@ -213,7 +212,7 @@ def _milliseconds(value: bytes) -> int:
         if value[at] != _NANOS:
             return -1
         nanos, at = read_varint(value, at + 1)
-    if at != len(value) or seconds > _SECONDS_MAX or nanos > _NANOS_MAX:
+    if at != len(value) or seconds > SECONDS_MAX or nanos > NANOS_MAX:
         return -1
     return seconds * 1_000 + nanos // 1_000_000
 

@@ -35,7 +35,7 @@ from kourou.proxy.plain_messages import encode_delivery
 from kourou.proxy.queue_choice import receiving_broker
 from kourou.proxy.receipts import handle_text
 from kourou.proxy.received_writes import ReceivedWrites, WriteLimits
-from kourou.proxy.status import error_status, local_error_status, ok, status
+from kourou.proxy.status import broker_error_status, ok, status
 from kourou.proxy.times import duration_ms, timestamp
 
 AUTO_RENEW_MS: Final = 60_000
@@ -77,7 +77,7 @@ class Receives:
             client = required_client(self._clients, context)
             result, group = await self._pop(stream, context, client, asked)
         except (KourouError, ValueError) as error:
-            failure = local_error_status if self._cluster.is_local else error_status
+            failure = broker_error_status(is_local=self._cluster.is_local)
             if self._is_stopping and isinstance(error, ConnectionLostError | ClosedError):
                 return self._finish(call, _NO_NEW_MESSAGE)
             return self._finish(call, failure(error))

@@ -21,7 +21,6 @@ from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.properties import decode_properties
 from kourou.model.route import TopicRoute
-from kourou.model.topic import is_dlq_topic, is_retry_topic
 from kourou.protocol.clients import (
     GetConsumerListByGroupRequestHeader,
     UnregisterClientRequestHeader,
@@ -36,7 +35,7 @@ from kourou.protocol.popping.headers import BatchAckMessages
 from kourou.protocol.popping.receipt_handles import decode_receipt_handle
 from kourou.protocol.queue_assignment import decode_lock_batch
 from kourou.protocol.routes import GetRouteInfoRequestHeader, encode_topic_route
-from kourou.proxy.checks import check_type
+from kourou.proxy.checks import accepts_all_types, check_type
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
 from kourou.proxy.convert import type_of
 from kourou.proxy.member_messages import REGISTER, UNREGISTER
@@ -246,8 +245,7 @@ class RemotingPort:
         is_short = asked.command.code in _SHORT_SENDS
         topic = fields.get("b" if is_short else "topic", "")
         properties = decode_properties(fields.get("i" if is_short else "properties", "").encode())
-        is_checked = names.TRANSFER_FLAG not in properties
-        if is_checked and not (is_retry_topic(topic) or is_dlq_topic(topic)):
+        if names.TRANSFER_FLAG not in properties and not accepts_all_types(topic):
             check_type(await self._cluster.metadata.topic_type(topic), type_of(properties))
         return await self._forward(session, asked)
 

@@ -35,7 +35,7 @@ from kourou.proxy.received_writes import WriteLimits
 from kourou.proxy.receives import Receives
 from kourou.proxy.reflection import REFLECTION, ReflectionService
 from kourou.proxy.sends import Sends
-from kourou.proxy.status import error_status, local_error_status
+from kourou.proxy.status import broker_error_status, error_status
 from kourou.remoting.admission import Admission
 from kourou.remoting.network import Address, Network
 
@@ -178,7 +178,7 @@ class Proxy:
         send = f"/{SERVICE}/SendMessage"
         self.plain_sends = PlainSends(
             self.cluster, self._limits, sends.turns, methods[send].handle,
-            local_error_status if self.cluster.is_local else error_status, self._counts,
+            broker_error_status(is_local=self.cluster.is_local), self._counts,
         )  # fmt: skip
         methods[send] = Method(Kind.UNARY, self.plain_sends.serve)
         methods[f"/{SERVICE}/ReceiveMessage"] = Method(Kind.SERVER_STREAM, self._on_receive)
@@ -194,8 +194,8 @@ class Proxy:
         serve: Serve,
     ) -> Callable[[Call, bytes], None]:
         """Return the function of a unary method: it answers each call, or its error."""
-        is_plain = self.cluster.is_local and answered is v2.SendMessageResponse
-        failure = local_error_status if is_plain else error_status
+        is_send = answered is v2.SendMessageResponse
+        failure = broker_error_status(is_local=is_send and self.cluster.is_local)
 
         async def answer(call: Call, data: bytes) -> None:
             context = None

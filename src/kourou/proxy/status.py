@@ -8,7 +8,7 @@ ClientActivity.java, apache/rocketmq 5.5.0, and recorded calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from kourou.errors import (
@@ -122,6 +122,11 @@ def local_error_status(error: Exception) -> v2.Status:
     if isinstance(error, RemoteError):
         return status(Code.INTERNAL_SERVER_ERROR, f"{PROXY_EXCEPTION}{error.remark}")
     return error_status(error)
+
+
+def broker_error_status(*, is_local: bool) -> Callable[[Exception], v2.Status]:
+    """Return the function for errors of sends and pops, with the broker inside the proxy or not."""
+    return local_error_status if is_local else error_status
 
 
 def combined_status(codes: Iterable[int], empty_text: str) -> v2.Status:

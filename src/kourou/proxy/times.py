@@ -14,11 +14,11 @@ from kourou.proxy.pb.wire import Duration, Timestamp
 
 _SECONDS_MIN: Final = -62_135_596_800
 """Year 1."""
-_SECONDS_MAX: Final = 253_402_300_799
+SECONDS_MAX: Final = 253_402_300_799
 """End of year 9999."""
 _DURATION_SECONDS_MAX: Final = 315_576_000_000
 """10,000 years."""
-_NANOS_MAX: Final = 999_999_999
+NANOS_MAX: Final = 999_999_999
 _NANOS_OF_MS: Final = 1_000_000
 
 
@@ -42,7 +42,7 @@ def duration(ms: int) -> Duration:
 
 def is_timestamp(value: Timestamp) -> bool:
     """Return whether a timestamp is within the years 1 to 9999."""
-    return _SECONDS_MIN <= value.seconds <= _SECONDS_MAX and 0 <= value.nanos <= _NANOS_MAX
+    return _SECONDS_MIN <= value.seconds <= SECONDS_MAX and 0 <= value.nanos <= NANOS_MAX
 
 
 def timestamp_ms(value: Timestamp) -> int:
@@ -67,7 +67,7 @@ def duration_ms(value: Duration) -> int:
         CallRefusedError: the duration is out of range, or its parts have different signs.
     """
     seconds, nanos = value.seconds, value.nanos
-    is_valid = abs(seconds) <= _DURATION_SECONDS_MAX and abs(nanos) <= _NANOS_MAX
+    is_valid = abs(seconds) <= _DURATION_SECONDS_MAX and abs(nanos) <= NANOS_MAX
     if not is_valid or seconds * nanos < 0:
         raise CallRefusedError(
             Code.INTERNAL_SERVER_ERROR,
