@@ -11,26 +11,23 @@ difference of the two is Kourou's part.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import multiprocessing
 import statistics
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Final, Literal
 
-import pyarrow as pa
-
-from bench.spark_read import BROKER, Prebuilt, create_topic, first_batch, read
-from bench.spark_store import fill, to_noop
+from bench.spark_read import Prebuilt, filled_topic, read, write_batch
+from bench.spark_store import to_noop
 from kourou.spark.sessions import local_session
-from kourou.testing.process import Serving
 
 Source = Literal["prebuilt", "topic"]
 
 READS: Final = 4
 BODY_BYTES: Final = 1024
+PULL_SIZE: Final = 32
+"""RocketMQ's default."""
 
 
 def read_times_s(source: Source, namesrv: str, file: str, count: int) -> list[float]:
@@ -70,21 +67,16 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as work:
-        store, config, file = Path(work, "store"), Path(work, "broker.conf"), f"{work}/batch.arrow"
-        store.mkdir()
-        # The store is old; its broker must not delete it.
-        config.write_text(f"brokerName={BROKER}\nfileReservedTime=1000000\n")
-        fill(store, args.messages, BODY_BYTES)
-        with Serving.start(store, "--config", str(config), "--no-console") as serving:
-            asyncio.run(create_topic(serving.namesrv))
-            batch = next(first_batch(serving.namesrv))
-            with pa.OSFile(file, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-                writer.write_batch(batch)
-            extras: dict[Source, list[float]] = {"prebuilt": [], "topic": []}
-            for _ in range(args.rounds):
-                for source, found in extras.items():
-                    found.append(extra_s(source, serving.namesrv, file, args.messages))
+    with (
+        tempfile.TemporaryDirectory() as work,
+        filled_topic(work, args.messages, BODY_BYTES, PULL_SIZE) as (serving, _),
+    ):
+        file = f"{work}/batch.arrow"
+        write_batch(serving.namesrv, file)
+        extras: dict[Source, list[float]] = {"prebuilt": [], "topic": []}
+        for _ in range(args.rounds):
+            for source, found in extras.items():
+                found.append(extra_s(source, serving.namesrv, file, args.messages))
     spark_s, topic_s = (statistics.median(found) for found in extras.values())
     print(f"first read: {topic_s:.1f} s more, of which Spark itself {spark_s:.1f} s")
 

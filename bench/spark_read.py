@@ -16,6 +16,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -69,6 +70,38 @@ class PrebuiltReader(DataSourceReader):  # type: ignore[misc]
         while left > 0:
             yield batch.slice(0, left)
             left -= len(batch)
+
+
+@contextmanager
+def filled_topic(
+    work: str, messages: int, body_bytes: int, pull_size: int
+) -> Iterator[tuple[Serving, int]]:
+    """Run a broker with a filled topic; yield it, and the bytes of its log.
+
+    Args:
+        work: directory for the store and the configuration.
+        messages: their number.
+        body_bytes: size of each body.
+        pull_size: most messages of a pull from memory.
+    """
+    store, config = Path(work, "store"), Path(work, "broker.conf")
+    store.mkdir()
+    # The store is old; its broker must not delete it.
+    config.write_text(
+        f"brokerName={BROKER}\nfileReservedTime=1000000\n"
+        f"maxTransferCountOnMessageInMemory={pull_size}\n"
+    )
+    size = fill(store, messages, body_bytes)
+    with Serving.start(store, "--config", str(config), "--no-console") as serving:
+        asyncio.run(create_topic(serving.namesrv))
+        yield serving, size
+
+
+def write_batch(namesrv: str, file: str) -> None:
+    """Write a batch of the topic's rows to a file, for the source `Prebuilt`."""
+    batch = next(first_batch(namesrv))
+    with pa.OSFile(file, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
 async def create_topic(namesrv: str) -> None:
@@ -145,9 +178,7 @@ def compare(spark: SparkSession, serving: Serving, count: int, rounds: int, work
         "AvailableNow to Parquet", lambda: stream(spark, namesrv, "parquet", work), rounds, count
     )
     file = str(Path(work, "batch.arrow"))
-    batch = next(first_batch(namesrv))
-    with pa.OSFile(file, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
+    write_batch(namesrv, file)
     spark.dataSource.register(Prebuilt)
     prebuilt = spark.read.format("prebuilt").option("file", file).option("count", count).load()
     ceiling = measure("prebuilt Arrow to noop", lambda: to_noop(prebuilt), rounds, count)
@@ -171,27 +202,20 @@ def main() -> None:
     parser.add_argument("--pull-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as work:
-        store, config = Path(work, "store"), Path(work, "broker.conf")
-        store.mkdir()
-        # The store is old; its broker must not delete it.
-        config.write_text(
-            f"brokerName={BROKER}\nfileReservedTime=1000000\n"
-            f"maxTransferCountOnMessageInMemory={args.pull_size}\n"
+    with (
+        tempfile.TemporaryDirectory() as work,
+        filled_topic(work, args.messages, args.body_bytes, args.pull_size) as (serving, size),
+    ):
+        print(
+            f"{args.messages} messages of {args.body_bytes} random bytes, log of "
+            f"{size / 1e6:.0f} MB in the page cache, pulls of {args.pull_size}"
         )
-        size = fill(store, args.messages, args.body_bytes)
-        with Serving.start(store, "--config", str(config), "--no-console") as serving:
-            asyncio.run(create_topic(serving.namesrv))
-            print(
-                f"{args.messages} messages of {args.body_bytes} random bytes, log of "
-                f"{size / 1e6:.0f} MB in the page cache, pulls of {args.pull_size}"
-            )
-            rows, used_s = read_alone(serving.namesrv, args.messages)
-            print(f"read alone: {rows} rows, {used_s / rows * 1e6:.1f} us of CPU a row")
-            spark = local_session("spark-read", cores=2)
-            spark.sparkContext.setLogLevel("ERROR")
-            compare(spark, serving, args.messages, args.rounds, work)
-            spark.stop()
+        rows, used_s = read_alone(serving.namesrv, args.messages)
+        print(f"read alone: {rows} rows, {used_s / rows * 1e6:.1f} us of CPU a row")
+        spark = local_session("spark-read", cores=2)
+        spark.sparkContext.setLogLevel("ERROR")
+        compare(spark, serving, args.messages, args.rounds, work)
+        spark.stop()
 
 
 if __name__ == "__main__":

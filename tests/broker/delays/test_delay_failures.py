@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import cast
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
 
 import pytest
 
@@ -19,10 +20,26 @@ from kourou.testing.loop import run_virtual
 from kourou.testing.simulated_broker import ColdDisk, SimulatedBroker, small_config
 from tests.broker.delays.delay_rig import bodies, run, saved_offsets
 
+Life = Callable[[SimulatedBroker], Coroutine[Any, Any, None]]
+
 
 def named(broker: SimulatedBroker, body: bytes, level: int = 1) -> RecordDraft:
     """Return the draft of a delayed message with a unique id, as clients send it."""
     return broker.draft(body, delay_level=level, properties={names.UNIQ_KEY: body.decode()})
+
+
+def kill_and_restart(before: Life, after: Life, *, later_ms: int) -> None:
+    """Run a broker that delivers, kill it, and run another one on its disk."""
+
+    async def kill() -> None:
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        await before(broker)
+        broker.abandon()
+
+    disk = SimDisk()
+    run_virtual(kill())
+    run(after, disk, later_ms=later_ms)
 
 
 @pytest.mark.parametrize("mode", list(FlushDiskType))
@@ -103,43 +120,33 @@ def test_a_kill_after_the_clock_was_set_back_repeats_no_delivery() -> None:
 def test_a_kill_while_the_clock_was_ahead_repeats_no_delivery() -> None:
     hour_ms = 3_600_000
 
-    async def kill(disk: SimDisk) -> None:
-        broker = SimulatedBroker(disk)
-        await broker.start_deliveries()
+    async def before(broker: SimulatedBroker) -> None:
         await broker.store_messages([named(broker, b"early", level=6)])
         cast(LoopClock, broker.clock).step(hour_ms)
         await asyncio.sleep(5.5)
         assert bodies(broker) == [b"early"]
-        broker.abandon()
 
     async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(130)
         assert bodies(broker) == [b"early"]
 
-    disk = SimDisk()
-    run_virtual(kill(disk))
-    run(after, disk, later_ms=7_000)
+    kill_and_restart(before, after, later_ms=7_000)
 
 
 def test_a_kill_soon_after_the_clock_was_set_back_a_little_repeats_no_delivery() -> None:
-    async def kill(disk: SimDisk) -> None:
-        broker = SimulatedBroker(disk)
-        await broker.start_deliveries()
+    async def before(broker: SimulatedBroker) -> None:
         clock = cast(LoopClock, broker.clock)
         clock.step(2_000)
         await broker.store_messages([named(broker, b"early", level=1)])
         clock.step(-2_000)
         await asyncio.sleep(1.5)
         assert bodies(broker) == [b"early"]
-        broker.abandon()
 
     async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(10)
         assert bodies(broker) == [b"early"]
 
-    disk = SimDisk()
-    run_virtual(kill(disk))
-    run(after, disk, later_ms=2_600)
+    kill_and_restart(before, after, later_ms=2_600)
 
 
 @pytest.mark.parametrize("mode", list(FlushDiskType))
@@ -166,29 +173,22 @@ def test_deliveries_found_at_a_start_are_saved_for_the_next(mode: FlushDiskType)
 
 
 def test_a_message_not_delivered_before_a_kill_is_delivered_after_it() -> None:
-    async def kill(disk: SimDisk) -> None:
-        broker = SimulatedBroker(disk)
-        await broker.start_deliveries()
+    async def before(broker: SimulatedBroker) -> None:
         await broker.store_messages([named(broker, b"first"), named(broker, b"second")])
         await asyncio.sleep(0.5)
         await broker.store_messages([named(broker, b"third")])
         await asyncio.sleep(0.7)
         assert bodies(broker) == [b"first", b"second"]
-        broker.abandon()
 
     async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
         assert bodies(broker) == [b"first", b"second", b"third"]
 
-    disk = SimDisk()
-    run_virtual(kill(disk))
-    run(after, disk, later_ms=5_000)
+    kill_and_restart(before, after, later_ms=5_000)
 
 
 def test_second_send_of_a_delivered_message_hides_none_before_it_after_a_kill() -> None:
-    async def kill(disk: SimDisk) -> None:
-        broker = SimulatedBroker(disk)
-        await broker.start_deliveries()
+    async def before(broker: SimulatedBroker) -> None:
         sent_twice = named(broker, b"twice", 2)
         await broker.store_messages([named(broker, b"first", 2), sent_twice])
         await asyncio.sleep(0.5)
@@ -196,15 +196,12 @@ def test_second_send_of_a_delivered_message_hides_none_before_it_after_a_kill() 
         await asyncio.sleep(4.7)
         assert bodies(broker) == [b"first", b"twice"]
         await broker.delay.persist()
-        broker.abandon()
 
     async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
         assert bodies(broker) == [b"first", b"twice", b"between", b"twice"]
 
-    disk = SimDisk()
-    run_virtual(kill(disk))
-    run(after, disk, later_ms=6_000)
+    kill_and_restart(before, after, later_ms=6_000)
 
 
 def test_the_file_is_never_ahead_of_the_log() -> None:
@@ -301,30 +298,23 @@ def test_messages_of_a_deleted_topic_are_skipped_one_by_one(
 
 
 def test_a_crash_after_a_topic_was_deleted_repeats_no_delivery_after_its_messages() -> None:
-    async def kill(disk: SimDisk) -> None:
-        broker = SimulatedBroker(disk)
-        await broker.start_deliveries()
+    async def before(broker: SimulatedBroker) -> None:
         gone = broker.draft(b"gone", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "gone"})
         await broker.store_messages([gone])
         await broker.store_messages([named(broker, b"late")])
         broker.topics.delete("Gone")
         await asyncio.sleep(1.5)
         assert bodies(broker) == [b"late"]
-        broker.abandon()
 
     async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
         assert bodies(broker) == [b"late"]
 
-    disk = SimDisk()
-    run_virtual(kill(disk))
-    run(after, disk, later_ms=5_000)
+    kill_and_restart(before, after, later_ms=5_000)
 
 
 def test_a_kill_after_a_topic_was_created_again_repeats_no_delivery_after_its_messages() -> None:
-    async def kill(disk: SimDisk) -> None:
-        broker = SimulatedBroker(disk)
-        await broker.start_deliveries()
+    async def before(broker: SimulatedBroker) -> None:
         gone = broker.draft(b"gone", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "gone"})
         await broker.store_messages([gone, broker.draft(b"before", topic="Gone")])
         await broker.store_messages([named(broker, b"late")])
@@ -334,22 +324,17 @@ def test_a_kill_after_a_topic_was_created_again_repeats_no_delivery_after_its_me
         assert bodies(broker) == [b"late"]
         broker.topics.put(TopicConfig("Gone"))
         await broker.topics.persist()
-        broker.abandon()
 
     async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
         assert bodies(broker) == [b"late"]
         assert broker.delay.offsets == {1: 2}
 
-    disk = SimDisk()
-    run_virtual(kill(disk))
-    run(after, disk, later_ms=5_000)
+    kill_and_restart(before, after, later_ms=5_000)
 
 
 def test_a_kill_repeats_no_delivery_after_a_message_set_aside_for_a_topic_created_again() -> None:
-    async def kill(disk: SimDisk) -> None:
-        broker = SimulatedBroker(disk)
-        await broker.start_deliveries()
+    async def before(broker: SimulatedBroker) -> None:
         gone = broker.draft(b"gone", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "gone"})
         await broker.store_messages([gone, broker.draft(b"before", topic="Gone")])
         await asyncio.sleep(0.5)
@@ -366,22 +351,17 @@ def test_a_kill_repeats_no_delivery_after_a_message_set_aside_for_a_topic_create
         assert bodies(broker) == [b"late"]
         broker.topics.put(TopicConfig("Gone"))
         await broker.topics.persist()
-        broker.abandon()
 
     async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
         assert bodies(broker) == [b"late"]
         assert broker.delay.offsets == {1: 1, 5: 2}
 
-    disk = SimDisk()
-    run_virtual(kill(disk))
-    run(after, disk, later_ms=65_000)
+    kill_and_restart(before, after, later_ms=65_000)
 
 
 def test_a_kill_before_a_created_topic_is_saved_repeats_no_delivery_to_it() -> None:
-    async def kill(disk: SimDisk) -> None:
-        broker = SimulatedBroker(disk)
-        await broker.start_deliveries()
+    async def before(broker: SimulatedBroker) -> None:
         clock = cast(LoopClock, broker.clock)
         clock.step(60_000)
         new = broker.draft(b"new", topic="New", delay_level=2, properties={"UNIQ_KEY": "new"})
@@ -390,7 +370,6 @@ def test_a_kill_before_a_created_topic_is_saved_repeats_no_delivery_to_it() -> N
         broker.topics.put(TopicConfig("New"))
         await asyncio.sleep(5.5)
         assert bodies(broker, "New") == [b"new"]
-        broker.abandon()
 
     async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
@@ -398,15 +377,11 @@ def test_a_kill_before_a_created_topic_is_saved_repeats_no_delivery_to_it() -> N
         await asyncio.sleep(10)
         assert bodies(broker, "New") == [b"new"]
 
-    disk = SimDisk()
-    run_virtual(kill(disk))
-    run(after, disk, later_ms=10_000)
+    kill_and_restart(before, after, later_ms=10_000)
 
 
 def test_a_message_for_a_topic_that_was_created_again_is_delivered_after_a_kill() -> None:
-    async def kill(disk: SimDisk) -> None:
-        broker = SimulatedBroker(disk)
-        await broker.start_deliveries()
+    async def before(broker: SimulatedBroker) -> None:
         await broker.store_messages([named(broker, b"first")])
         await asyncio.sleep(0.5)
         again = broker.draft(
@@ -419,16 +394,13 @@ def test_a_message_for_a_topic_that_was_created_again_is_delivered_after_a_kill(
         await broker.topics.persist()
         await asyncio.sleep(0.7)
         assert bodies(broker) == [b"first"]
-        broker.abandon()
 
     async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
         assert bodies(broker) == [b"first"]
         assert bodies(broker, "Gone") == [b"again"]
 
-    disk = SimDisk()
-    run_virtual(kill(disk))
-    run(after, disk, later_ms=5_000)
+    kill_and_restart(before, after, later_ms=5_000)
 
 
 def test_messages_that_are_not_in_memory_are_delivered() -> None:
