@@ -189,6 +189,27 @@ def test_members_are_notified_of_closed_and_expired_connections() -> None:
     run(test)
 
 
+def test_changes_of_a_large_group_within_a_pause_are_announced_together() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        peers = [FakePeer(number) for number in range(100)]
+        for number, peer in enumerate(peers):
+            heartbeat(broker, peer, consumer(f"c{number}"))
+        first = len(notified(peers[0]))
+
+        await asyncio.sleep(0.1)
+
+        assert first < 70  # each of the first 64 joins, and few of the others
+        assert len(notified(peers[0])) <= 3
+        heartbeat(broker, FakePeer(100), consumer("another"))  # the pause is over
+        assert notified(peers[0]) == ["g"]
+        heartbeat(broker, FakePeer(101), consumer("last"))
+        assert notified(peers[0]) == []
+        await asyncio.sleep(0.1)
+        assert notified(peers[0]) == ["g"]
+
+    run(test)
+
+
 def test_members_of_a_broadcasting_group_are_not_notified() -> None:
     async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()

@@ -6,8 +6,10 @@ DefaultConsumerIdsChangeListener.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
+from typing import Final
 
 from kourou.broker.clients import ConsumerGroup, Member
 from kourou.broker.consuming.retry_topics import ensure_retry_topic
@@ -36,13 +38,21 @@ from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
 
+_AT_ONCE: Final = 64
+"""Members of a group whose every change is announced at once."""
+_NOTIFIED_PER_S: Final = 10_000
+"""Members of one larger group that are notified each second: a third of a core's time at most."""
+
 
 class ConsumerIdsNotifier:
     """Tells the members of a changed group to rebalance (code 40).
 
     Members are notified at once, or by the next `flush` where `realTimeNotifyConsumerChange` is
-    off. Broadcasting groups are not notified, because each member reads all queues. Nor are groups
-    for which the broker's or the group's `notifyConsumerIdsChangedEnable` is off.
+    off. After a notification of more than `_AT_ONCE` members, the changes of the next
+    milliseconds are announced together: otherwise thousands of members that join one after the
+    other would cost the square of their number. Broadcasting groups are not notified, because
+    each member reads all queues. Nor are groups for which the broker's or the group's
+    `notifyConsumerIdsChangedEnable` is off.
 
     Args:
         groups: source of the groups' settings.
@@ -53,14 +63,17 @@ class ConsumerIdsNotifier:
         self._groups = groups
         self._config = config
         self._changed: dict[str, ConsumerGroup] = {}
+        self._pauses: dict[str, ConsumerGroup | None] = {}  # and what has changed since
 
     def __call__(self, live: ConsumerGroup) -> None:
-        """Send the one-way request to each member, now or with the next `flush`."""
+        """Send the one-way request to each member, now, after the pause or with `flush`."""
         config = self._config.current if self._config is not None else None
-        if config is None or config.real_time_notify_consumer_change:
-            self._notify(live)
-        else:
+        if config is not None and not config.real_time_notify_consumer_change:
             self._changed[live.name] = live
+        elif live.name in self._pauses:
+            self._pauses[live.name] = live
+        else:
+            self._notify(live)
 
     def flush(self) -> None:
         """Notify the members of all groups that changed since the last call, made every 15 s."""
@@ -77,8 +90,18 @@ class ConsumerIdsNotifier:
         if group is not None and not group.notify_consumer_ids_changed_enable:
             return
         header = NotifyConsumerIdsChangedRequestHeader(live.name)
-        for peer in list(live.members):
+        members = list(live.members)
+        for peer in members:
             peer.send(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True))
+        if len(members) > _AT_ONCE:
+            self._pauses[live.name] = None
+            pause_s = len(members) / _NOTIFIED_PER_S
+            asyncio.get_running_loop().call_later(pause_s, self._end_pause, live.name)
+
+    def _end_pause(self, name: str) -> None:
+        live = self._pauses.pop(name)
+        if live is not None:
+            self._notify(live)
 
 
 class ClientHandlers:
