@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -43,6 +43,54 @@ COMMANDS_MAX: Final = 64
 """Commands of one client that may wait to be served."""
 
 
+class _TelemetryStream:
+    """One Telemetry call, and its commands that wait to be served.
+
+    Attributes:
+        call: the call.
+        context: of the client.
+        waiting: the commands, oldest first.
+        has_ended: the client sends nothing more.
+        task: serves the commands; None: none waits.
+    """
+
+    __slots__ = ("_forget", "_serve_soon", "call", "context", "has_ended", "task", "waiting")
+
+    def __init__(
+        self,
+        call: Call,
+        context: CallContext,
+        serve_soon: Callable[[_TelemetryStream], None],
+        forget: Callable[[_TelemetryStream], None],
+    ) -> None:
+        self.call = call
+        self.context = context
+        self.waiting: list[bytes] = []
+        self.has_ended = False
+        self.task: asyncio.Task[None] | None = None
+        self._serve_soon = serve_soon
+        self._forget = forget
+
+    def on_message(self, data: bytes) -> None:
+        """See `Call`."""
+        if len(self.waiting) >= COMMANDS_MAX:
+            text = f"{COMMANDS_MAX} commands wait to be served: wait for their answers"
+            raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
+        self.waiting.append(data)
+        self._serve_soon(self)
+
+    def on_end(self) -> None:
+        """See `Call`."""
+        self.has_ended = True
+        self._serve_soon(self)
+
+    def on_cancel(self) -> None:
+        """See `Call`."""
+        if self.task is not None:
+            self.task.cancel()
+        self._forget(self)
+
+
 class ClientCalls:
     """Serves the calls about clients."""
 
@@ -65,7 +113,7 @@ class ClientCalls:
         self._limits = limits
         self._advertised = advertised
         self._defaults = ProducerDefaults()
-        self._streams: set[Call] = set()
+        self._streams: set[_TelemetryStream] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # Telemetry
@@ -74,22 +122,11 @@ class ClientCalls:
         """Serve the stream of a client: its settings, and commands to it."""
         call.send_headers()
         context = read_context(call.metadata, call.connection.remote_address[0])
-        inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
-
-        def on_message(data: bytes) -> None:
-            if inbox.qsize() >= COMMANDS_MAX:
-                text = f"{COMMANDS_MAX} commands wait to be served: wait for their answers"
-                raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
-            inbox.put_nowait(data)
-
-        call.on_message = on_message
-        call.on_end = lambda: inbox.put_nowait(None)
-        task = self._start(self._serve_telemetry(call, context, inbox))
-
-        def cancelled() -> None:
-            task.cancel()
-
-        call.on_cancel = cancelled
+        stream = _TelemetryStream(call, context, self._serve_soon, self._forget_stream)
+        self._streams.add(stream)
+        call.on_message = stream.on_message
+        call.on_end = stream.on_end
+        call.on_cancel = stream.on_cancel
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -97,12 +134,16 @@ class ClientCalls:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _serve_telemetry(
-        self, call: Call, context: CallContext, inbox: asyncio.Queue[bytes | None]
-    ) -> None:
-        self._streams.add(call)
+    def _serve_soon(self, stream: _TelemetryStream) -> None:
+        if stream.task is None:
+            stream.task = self._start(self._serve_telemetry(stream))
+
+    async def _serve_telemetry(self, stream: _TelemetryStream) -> None:
+        """Serve the commands of a client that wait. An idle stream has no task."""
+        call, context = stream.call, stream.context
         try:
-            while call.is_active and (data := await inbox.get()) is not None:
+            while call.is_active and stream.waiting:
+                data = stream.waiting.pop(0)
                 await self._on_command(call, context, parse(v2.TelemetryCommand, data))
         except GrpcError as error:
             call.finish(error.status, error.text)
@@ -113,11 +154,17 @@ class ClientCalls:
             code, text = telemetry_failure(error)
             call.finish(GrpcStatus(code), text)
         finally:
-            self._streams.discard(call)
-            client = self._clients.find(context.client_id)
-            if client is not None and client.telemetry is call:
-                client.telemetry = None
-        call.finish()
+            stream.task = None
+        if stream.has_ended:
+            call.finish()
+        if not call.is_active:
+            self._forget_stream(stream)
+
+    def _forget_stream(self, stream: _TelemetryStream) -> None:
+        self._streams.discard(stream)
+        client = self._clients.find(stream.context.client_id)
+        if client is not None and client.telemetry is stream.call:
+            client.telemetry = None
 
     async def _on_command(
         self, call: Call, context: CallContext, command: v2.TelemetryCommand
@@ -217,8 +264,9 @@ class ClientCalls:
 
     def end_streams(self) -> None:
         """End the streams of all clients, which open new ones at another proxy, or later."""
-        for call in list(self._streams):
-            call.finish()
+        for stream in list(self._streams):
+            stream.call.finish()
+            self._forget_stream(stream)
 
     async def close(self) -> None:
         """Forget all clients."""

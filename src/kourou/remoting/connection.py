@@ -67,6 +67,41 @@ class Connection(asyncio.BufferedProtocol):
         unread_bytes: see `Sender`.
     """
 
+    __slots__ = (  # smaller and faster: the hot paths read many of them
+        "__weakref__",
+        "_abort_timer",
+        "_close_reason",
+        "_dispatch",
+        "_frames",
+        "_header_bytes_max",
+        "_is_accepted",
+        "_is_flush_due",
+        "_is_lost",
+        "_is_yielding",
+        "_last_active_s",
+        "_loop",
+        "_on_connected",
+        "_output",
+        "_partial_since_s",
+        "_timer",
+        "_transport",
+        "_unread",
+        "_warnings",
+        "_write_bytes",
+        "before_next",
+        "fast_path",
+        "forwarded_for",
+        "last_received_s",
+        "limits",
+        "local_address",
+        "on_closed",
+        "on_resumed",
+        "pending",
+        "remote_address",
+        "unanswered",
+        "unread_bytes",
+    )
+
     def __init__(
         self,
         dispatch: Callable[[Request], None],

@@ -61,8 +61,7 @@ class Connections:
         self._open: dict[Connection, None] = {}
         self._closing: str | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._emptied = asyncio.Event()
-        self._emptied.set()
+        self._emptied: asyncio.Event | None = None  # while `close` waits
 
     def __len__(self) -> int:
         return len(self._open)
@@ -114,6 +113,10 @@ class Connections:
         self._closing = reason
         for connection in self:
             connection.close(reason)
+        if not self._open:
+            return
+        if self._emptied is None:
+            self._emptied = asyncio.Event()
         try:
             async with asyncio.timeout(self._limits.drain_timeout_ms / 1000 + _GRACE_S):
                 await self._emptied.wait()
@@ -131,7 +134,6 @@ class Connections:
         connection.fast_path = self._fast_path
         connection.on_closed.append(self._remove)
         self._open[connection] = None
-        self._emptied.clear()
         if self._closing is not None:
             connection.abort(self._closing)
         elif self._is_accepting and len(self._open) > self._limits.connections_max:
@@ -142,7 +144,8 @@ class Connections:
     def _remove(self, connection: Connection) -> None:
         del self._open[connection]
         if not self._open:
-            self._emptied.set()
+            if self._emptied is not None:
+                self._emptied.set()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None

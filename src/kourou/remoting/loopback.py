@@ -10,7 +10,6 @@ A write costs 1 us, and a copy of its bytes.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -85,7 +84,7 @@ class LoopbackTransport(asyncio.Transport):
         super().__init__({"sockname": local_address, "peername": remote_address})
         self._loop = asyncio.get_running_loop()
         self._protocol = protocol
-        self.incoming: deque[bytes] = deque()
+        self.incoming: list[bytes] = []  # an empty deque takes ten times as much memory
         self.incoming_bytes = 0
         self.has_eof = False
         self._is_due = False
@@ -166,19 +165,23 @@ class LoopbackTransport(asyncio.Transport):
         """Pass what the peer wrote to the protocol, until it stops reading."""
         self._is_due = False
         incoming, protocol = self.incoming, self._protocol
-        for _ in range(len(incoming)):  # later bytes arrive in a later iteration
-            if not self.is_reading():
-                break
-            data = memoryview(incoming.popleft())
-            while data and self.is_reading():
-                space = memoryview(protocol.get_buffer(len(data)))
-                size = min(len(space), len(data))
-                space[:size] = data[:size]
-                data = data[size:]
-                self.incoming_bytes -= size
-                protocol.buffer_updated(size)
-            if len(data) and not self.is_closing():
-                incoming.appendleft(bytes(data))
+        count, at = len(incoming), 0  # later bytes arrive in a later iteration
+        try:
+            while at < count and self.is_reading():
+                data = memoryview(incoming[at])
+                at += 1
+                while data and self.is_reading():
+                    space = memoryview(protocol.get_buffer(len(data)))
+                    size = min(len(space), len(data))
+                    space[:size] = data[:size]
+                    data = data[size:]
+                    self.incoming_bytes -= size
+                    protocol.buffer_updated(size)
+                if len(data) and not self.is_closing():
+                    at -= 1
+                    incoming[at] = bytes(data)
+        finally:
+            del incoming[:at]
         self.peer.on_read()
         if not incoming and self.has_eof and not self.is_closing():
             if not protocol.eof_received():

@@ -93,8 +93,7 @@ class Output:
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
-        self._readable = asyncio.Event()
-        self._readable.set()
+        self._readable: asyncio.Event | None = None  # while it is paused and somebody waits
         self.size_bytes = 0
         self.is_paused = False
 
@@ -117,12 +116,13 @@ class Output:
     def pause(self) -> None:
         """Make callers of `wait_resumed` wait."""
         self.is_paused = True
-        self._readable.clear()
 
     def resume(self) -> None:
         """Wake the callers of `wait_resumed`."""
         self.is_paused = False
-        self._readable.set()
+        if self._readable is not None:
+            self._readable.set()
+            self._readable = None
 
     async def wait_resumed(self, timeout_s: float) -> None:
         """Return when sending is not paused, at once if it is not.
@@ -130,8 +130,10 @@ class Output:
         Raises:
             TimeoutError: it is still paused after `timeout_s`.
         """
-        if self._readable.is_set():
+        if not self.is_paused:
             return
         async with asyncio.timeout(timeout_s):
-            while not self._readable.is_set():  # callers woken earlier may have filled it again
+            while self.is_paused:  # callers woken earlier may have filled it again
+                if self._readable is None:
+                    self._readable = asyncio.Event()
                 await self._readable.wait()
