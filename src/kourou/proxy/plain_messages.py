@@ -13,14 +13,15 @@ from functools import lru_cache
 from typing import Final
 
 from kourou.model import properties as names
+from kourou.model.host import Host
 from kourou.model.message import MessageExt
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX
-from kourou.proxy.bodies import encoded_body
+from kourou.proxy.bodies import EncodedBody, encoded_body
 from kourou.proxy.convert import born_host, fill_resource, index_keys, received_message
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import DigestType, MessageType
-from kourou.proxy.varints import encode_varint
+from kourou.proxy.varints import MORE, encode_varint
 
 _SPECIAL: Final = frozenset(
     {
@@ -30,6 +31,11 @@ _SPECIAL: Final = frozenset(
 )  # fmt: skip
 """Properties that set the type of a message or one of its optional fields."""
 _TOPICS_MAX: Final = 4_096
+_HOSTS_MAX: Final = 1_024
+_SECONDS_MAX: Final = 1_024
+_BYTES: Final = tuple(bytes((number,)) for number in range(MORE))
+_NANOS: Final = (b"", *(b"\x10" + encode_varint(ms * 1_000_000) for ms in range(1, 1_000)))
+"""The nanoseconds of a time by its milliseconds."""
 _DIGEST: Final = b"\x22\x24" + v2.Digest(type=DigestType.MD5).SerializeToString() + b"\x12\x20"
 _NORMAL: Final = v2.SystemProperties(message_type=MessageType.NORMAL).SerializeToString()
 _ATTEMPTS_PLAIN_MAX: Final = 0x7F
@@ -52,9 +58,11 @@ def encode_delivery(
         body_bytes_max: limit of a body that is decompressed for the client.
     """
     attempt = message.reconsume_times + 1
-    is_plain = _SPECIAL.isdisjoint(message.properties) and 0 < attempt <= _ATTEMPTS_PLAIN_MAX
+    properties = message.properties
+    is_plain = _SPECIAL.isdisjoint(properties) and 0 < attempt <= _ATTEMPTS_PLAIN_MAX
     if is_plain and message.born_at_ms >= 0 and message.store_at_ms >= 0:
-        encoded = _encode_plain(message, receipt_handle, language, attempt, body_bytes_max)
+        body = encoded_body(message.body, message.sys_flag, language, body_bytes_max)
+        encoded = _encode_plain(message, properties, body, receipt_handle, attempt)
     else:
         full = received_message(message, receipt_handle, language, now_ms, body_bytes_max)
         encoded = full.SerializeToString()
@@ -63,26 +71,22 @@ def encode_delivery(
 
 def _encode_plain(
     message: MessageExt,
+    properties: dict[str, str],
+    encoded: EncodedBody,
     receipt_handle: str,
-    language: LanguageCode | None,
     attempt: int,
-    body_bytes_max: int,
 ) -> bytes:
-    properties = message.properties
-    body, encoding, checksum = encoded_body(
-        message.body, message.sys_flag, language, body_bytes_max
-    )
-    host, port = message.store_host
+    body, encoding, checksum = encoded
     tag = properties.get(names.TAGS)
     system = b"".join((
         b"" if tag is None else _text(b"\x0a", tag),
-        *(_text(b"\x12", key) for key in index_keys(properties)),
+        *[_text(b"\x12", key) for key in index_keys(properties)],
         _text(b"\x1a", message.msg_id) if message.msg_id else b"",
         _DIGEST, checksum.encode(), b"\x28", encode_varint(encoding), _NORMAL,
         _time(b"\x3a", message.born_at_ms),
         _text(b"\x42", born) if (born := born_host(message)) else b"",
         _time(b"\x4a", message.store_at_ms),
-        _text(b"\x52", f"{host}:{port}"),
+        _store_host(message.store_host),
         _text(b"\x62", receipt_handle),
         b"\x68" + encode_varint(message.queue_id) if message.queue_id else b"",
         b"\x70", encode_varint(message.queue_offset), b"\x80\x01", encode_varint(attempt),
@@ -98,6 +102,11 @@ def _encode_plain(
     return b"".join(parts)
 
 
+@lru_cache(_HOSTS_MAX)
+def _store_host(host: Host) -> bytes:
+    return _text(b"\x52", f"{host[0]}:{host[1]}")
+
+
 @lru_cache(_TOPICS_MAX)
 def _topic(name: str) -> bytes:
     """Return the field with a topic."""
@@ -109,14 +118,21 @@ def _topic(name: str) -> bytes:
 def _time(tag: bytes, ms: int) -> bytes:
     """Return a field with a time after 1970."""
     seconds, rest_ms = divmod(ms, 1_000)
-    value = b"\x08" + encode_varint(seconds) if seconds else b""
-    if rest_ms:
-        value += b"\x10" + encode_varint(rest_ms * 1_000_000)
-    return tag + encode_varint(len(value)) + value
+    value = _seconds(seconds) + _NANOS[rest_ms]
+    return tag + _BYTES[len(value)] + value
+
+
+@lru_cache(_SECONDS_MAX)
+def _seconds(seconds: int) -> bytes:
+    return b"\x08" + encode_varint(seconds) if seconds else b""
 
 
 def _text(tag: bytes, text: str) -> bytes:
-    return _bytes(tag, text.encode())
+    value = text.encode()
+    size = len(value)
+    if size < MORE:
+        return tag + _BYTES[size] + value
+    return tag + encode_varint(size) + value
 
 
 def _bytes(tag: bytes, value: bytes) -> bytes:

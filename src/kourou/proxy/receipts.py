@@ -6,10 +6,15 @@ AbstractProcessor.java, ReceiptHandle.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
 from kourou.errors import CallRefusedError, MalformedHeaderError
 from kourou.protocol.popping.receipt_handles import ReceiptHandle, decode_receipt_handle
 from kourou.proxy.pb.v2 import Code
 from kourou.proxy.status import proxy_refusal
+
+_PREFIXES_MAX: Final = 4_096
 
 
 def handle_text(receipt: ReceiptHandle, offset: int, commit_log_offset: int) -> str:
@@ -20,7 +25,15 @@ def handle_text(receipt: ReceiptHandle, offset: int, commit_log_offset: int) -> 
         offset: queue offset of the message.
         commit_log_offset: physical offset of the message.
     """
+    if receipt.offset is None:
+        return f"{_prefix(receipt)} {offset} {commit_log_offset}"
     return receipt._replace(offset=offset, commit_log_offset=commit_log_offset).encode()
+
+
+@lru_cache(_PREFIXES_MAX)
+def _prefix(receipt: ReceiptHandle) -> str:
+    """Return what the handles of one checkpoint's messages begin with."""
+    return receipt._replace(commit_log_offset=None).encode()
 
 
 def read_handle(text: str) -> ReceiptHandle:

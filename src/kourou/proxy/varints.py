@@ -10,6 +10,7 @@ from typing import Final
 MORE: Final = 0x80
 """Bit of a byte that another one of the same number follows."""
 READ_BYTES_MAX: Final = 5
+_TWO_BYTES_END: Final = 1 << 14
 _BYTE: Final = tuple(bytes((number,)) for number in range(MORE))
 
 
@@ -17,6 +18,8 @@ def encode_varint(number: int) -> bytes:
     """Return a number that is not negative."""
     if number < MORE:
         return _BYTE[number]
+    if number < _TWO_BYTES_END:  # most lengths
+        return bytes((number & 0x7F | MORE, number >> 7))
     encoded = bytearray()
     while number >= MORE:
         encoded.append(number & 0x7F | MORE)

@@ -22,9 +22,11 @@ from kourou.protocol.fields import parse_int, parse_long
 from kourou.protocol.popping.topic_names import NOT_RETRY, ORDER_REVIVE_QUEUE, real_topic
 
 _USUAL: Final = re.compile(
-    r"(\d{1,18}) (\d{1,18}) (\d{1,18}) (\d{1,9}) ([^ ]*) ([^ ]*) (\d{1,9}) (\d{1,18})", re.ASCII
+    r"(\d{1,18}) (\d{1,18}) (\d{1,18}) (\d{1,9}) ([^ ]*) ([^ ]*) (\d{1,9}) (\d{1,18})"
+    r"(?: (\d{1,18}))?",
+    re.ASCII,
 )
-"""Handles as brokers write them, with numbers that fit their types."""
+"""Handles as brokers and proxies write them, with numbers that fit their types."""
 
 _WORDS_MIN: Final = 7
 _SHOWN_CHARS: Final = 80
@@ -112,7 +114,7 @@ def decode_receipt_handle(text: str) -> ReceiptHandle:
     match = _USUAL.fullmatch(text)
     if match is None:
         return _decode_words(text)
-    start, pop_time, invisible, revive, kind, broker, queue, offset = match.groups()
+    start, pop_time, invisible, revive, kind, broker, queue, offset, stored_at = match.groups()
     return ReceiptHandle(
         int(start),
         int(pop_time),
@@ -122,6 +124,7 @@ def decode_receipt_handle(text: str) -> ReceiptHandle:
         broker,
         int(queue),
         int(offset),
+        None if stored_at is None else int(stored_at),
     )
 
 
