@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from kourou.broker.decline_runs import CUT_OFF, DeclineRuns
+from kourou.protocol.frame import HEADER_AT
 from kourou.remoting.connection import Connection
 
-HEADER_AT: Final = 8
-"""Where the header begins in a frame, after both sizes."""
-
 _SIZES: Final = struct.Struct(">II").unpack_from
-_PACK_SIZES: Final = struct.Struct(">II").pack
 _DIGITS_MAX: Final = 18
 
 
@@ -81,10 +78,3 @@ def number(text: str) -> int:
     if text.isdecimal() and text.isascii() and len(text) <= _DIGITS_MAX:
         return int(text)
     return -1
-
-
-def frame_of(header: bytes, *body: bytes | memoryview) -> bytes:
-    """Return a frame; this is the only copy of the body."""
-    header_size = len(header)
-    size = 4 + header_size + sum(map(len, body))
-    return b"".join((_PACK_SIZES(size, header_size), header, *body))

@@ -19,6 +19,7 @@ Source: RemotingCommand.encode and decode, NettyDecoder.java.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -34,6 +35,9 @@ FRAME_SIZE_MAX: Final = 16 * 1024 * 1024 - 4
 
 FRAME_SIZE_MIN: Final = 4
 """A frame holds at least its type and header size."""
+
+HEADER_AT: Final = 8
+"""Where the header begins in a frame, after both sizes."""
 
 _JSON: Final = SerializeType.JSON
 _BINARY: Final = SerializeType.ROCKETMQ.value
@@ -232,3 +236,28 @@ def _language(value: object) -> LanguageCode:
     if isinstance(value, str) or type(value) is int:
         return language_of(value)
     return LanguageCode.OTHER
+
+
+def frame_of(header: bytes, *body: bytes | memoryview) -> bytes:
+    """Return the frame of an encoded JSON header; this is the only copy of the body."""
+    header_size = len(header)
+    size = FRAME_SIZE_MIN + header_size + sum(map(len, body))
+    return b"".join((_SIZES.pack(size, header_size), header, *body))
+
+
+def header_template(command: RemotingCommand, markers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return the JSON header of a command as a format, for frames that differ in a few fields.
+
+    Args:
+        command: has a marker in each of these fields.
+        markers: the markers as they are encoded, and the format specifiers that replace them.
+
+    Returns:
+        The format; None if a marker is not in it exactly once.
+    """
+    text = encode_frame(command)[HEADER_AT:].replace(b"%", b"%%")
+    if any(text.count(marker) != 1 for marker in markers):
+        return None
+    for marker, specifier in markers.items():
+        text = text.replace(marker, specifier)
+    return text

@@ -36,6 +36,8 @@ from kourou.proxy.held_pops import HeldPops
 from kourou.proxy.metadata import CallContext, required_language
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
+from kourou.proxy.plain_acks import complete_acks
+from kourou.remoting.connection import Connection
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.network import Address
 from kourou.remoting.pool import ConnectionPool
@@ -90,6 +92,7 @@ class ProxyClient:
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: lambda _: None,  # no queues to share out
                 **handlers(self),
             },
+            complete_acks,
         )
         self.pops = HeldPops(cluster.create_pool(address, {}))
         self._version = version_ordinal(self.version)
@@ -249,6 +252,14 @@ class ClientTable:
     def find(self, client_id: str) -> ProxyClient | None:
         """Return the client, whose last call may be long ago; None if it is unknown."""
         return self._by_id.get(client_id)
+
+    def connection(self, client_id: str, address: str) -> Connection | None:
+        """Return a client's connection to a broker; None if it has none, or is unknown.
+
+        The client has just made a call.
+        """
+        client = self.get(client_id)
+        return None if client is None else client.pool.existing(address)
 
     def put(self, client: ProxyClient) -> None:
         """Add a client."""

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _SPREAD_MAX: Final = 4_096
 _DEAD_LETTER_AT_ONCE: Final = -1
+_CHECKPOINT_FIELDS: Final = ReceiptHandle._fields.index("offset")
+"""Number of a receipt's fields that all messages of its checkpoint share."""
 
 
 class Deliveries:
@@ -168,7 +170,7 @@ async def _ack(
         address,
         group,
         receipt.real_topic(topic, group),
-        receipt,
+        receipt._replace(commit_log_offset=None),  # the broker does not need it
         receipt.offset or 0,
         timeout_s=REQUEST_TIMEOUT_S,
     )
@@ -185,8 +187,10 @@ def _distance(receipt: ReceiptHandle) -> int:
 
 def _batched(topic: str, group: str, receipts: Iterable[ReceiptHandle]) -> list[BatchAck]:
     """Return what acknowledges messages of one broker: an entry for each checkpoint."""
-    bits: dict[ReceiptHandle, int] = {}
+    bits: dict[tuple[object, ...], int] = {}
+    one_of: dict[tuple[object, ...], ReceiptHandle] = {}
     for receipt in receipts:
-        key = receipt._replace(offset=None, commit_log_offset=None)
+        key = receipt[:_CHECKPOINT_FIELDS]
         bits[key] = bits.get(key, 0) | 1 << _distance(receipt)
-    return [calls_pop.batch_ack(key, topic, group, one) for key, one in bits.items()]
+        one_of[key] = receipt
+    return [calls_pop.batch_ack(one_of[key], topic, group, one) for key, one in bits.items()]

@@ -61,6 +61,22 @@ class HeldMessages:
         held = self._renewals.take(ClientGroup(context.client_id, group), message_id, receipt)
         return None if held is None else await self._final_receipt(held)
 
+    def take_unrenewed(
+        self, client_id: str, group: str, message_id: str, receipt: ReceiptHandle
+    ) -> bool:
+        """Stop to renew a message; True also if it is not held.
+
+        False, without an effect, if another receipt has replaced `receipt`, or is about to.
+        """
+        who = ClientGroup(client_id, group)
+        held = self._renewals.find(who, message_id, receipt)
+        if held is None:
+            return True
+        if held.is_renewing or held.receipt != receipt:
+            return False
+        self._renewals.take(who, message_id, receipt)
+        return True
+
     async def _final_receipt(self, held: HeldMessage) -> ReceiptHandle:
         """Return the receipt of a message that is renewed no more."""
         renewing = self._renewing.get(held)

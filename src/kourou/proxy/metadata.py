@@ -17,6 +17,7 @@ from typing import Final
 
 from kourou.auth.signature import date_time_signature
 from kourou.errors import CallRefusedError
+from kourou.http2.calls import Call
 from kourou.protocol.codes import LanguageCode
 from kourou.proxy.checks import is_blank
 from kourou.proxy.pb.v2 import Code
@@ -29,6 +30,10 @@ SESSION_TOKEN: Final = "x-mq-session-token"  # noqa: S105 - a header's name
 DATE_TIME: Final = "x-mq-date-time"
 REQUEST_ID: Final = "x-mq-request-id"
 AUTHORIZATION: Final = "authorization"
+
+_CLIENT_ID: Final = CLIENT_ID.encode()
+_LANGUAGE: Final = LANGUAGE.encode()
+_LANGUAGES: Final = {name.encode(): code for name, code in LanguageCode.__members__.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,17 @@ def read_context(metadata: Mapping[str, str], remote_host: str = "") -> CallCont
         metadata.get(SESSION_TOKEN, ""),
         remote_host,
     )
+
+
+def client_of(call: Call) -> tuple[str, LanguageCode | None]:
+    """Return the client's id and language as `read_context` does, without the rest."""
+    client_id = language = b""
+    for name, value, _, _ in call.head.fields:
+        if name == _CLIENT_ID:
+            client_id = value
+        elif name == _LANGUAGE:
+            language = value
+    return client_id.decode("utf-8", "replace"), _LANGUAGES.get(language)
 
 
 def check_client_id(context: CallContext) -> None:

@@ -23,10 +23,11 @@ from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues
 from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
+from kourou.protocol.frame import HEADER_AT
 from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import CallLimits, is_blank
 from kourou.proxy.convert import send_result
-from kourou.proxy.metadata import CLIENT_ID, LANGUAGE
+from kourou.proxy.metadata import client_of
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code
 from kourou.proxy.plain_requests import Shapes, read_plain
@@ -44,12 +45,8 @@ TIMEOUT_S: Final = 3.0
 _PLANS_MAX: Final = 4_096
 _CODE: Final = int(RequestCode.SEND_MESSAGE_V2)
 METHOD: Final = "SendMessage"
-_CLIENT_ID: Final = CLIENT_ID.encode()
-_LANGUAGE: Final = LANGUAGE.encode()
-_LANGUAGES: Final = {name.encode(): code for name, code in LanguageCode.__members__.items()}
 
 _unpack_sizes: Final = struct.Struct(">II").unpack_from
-_HEADER_AT: Final = 8
 _SIZE_SIZE: Final = 4
 _OFFSET_DIGITS_MAX: Final = 18
 _ANSWER_BYTES_MAX: Final = 4_096
@@ -225,8 +222,8 @@ class PlainSends:
         plain = read_plain(data)
         if plain is None or len(plain.body) > self._body_bytes_max:
             return False
-        client_id, language = _client_of(call)
-        if is_blank(client_id.decode("utf-8", "replace")):
+        client_id, language = client_of(call)
+        if is_blank(client_id):
             return False
         shape = self._shapes.get(plain, call.connection.remote_address[0])
         if shape is None or self.brokers.metadata.known_topic_type(shape.topic) != shape.type:
@@ -241,7 +238,7 @@ class PlainSends:
         if connection is None:
             return False
         send = PlainSend(self, call, data, plain.message_id, target.queue)
-        send.language = _LANGUAGES.get(language)
+        send.language = language
         if not connection.register_pending(send, call.connection.read_at_s + TIMEOUT_S):
             return False
         frame = target.frames.frame(
@@ -270,17 +267,6 @@ class PlainSends:
         return plan
 
 
-def _client_of(call: Call) -> tuple[bytes, bytes]:
-    """Return the id of a call's client and its language; empty if it sent none."""
-    client_id = language = b""
-    for name, value, _, _ in call.head.fields:
-        if name == _CLIENT_ID:
-            client_id = value
-        elif name == _LANGUAGE:
-            language = value
-    return client_id, language
-
-
 def _new_plan(topic: str, route: TopicRoute) -> _Plan:
     """Return a plan; without targets if a queue needs the general path."""
     targets: list[_Target] = []
@@ -304,14 +290,14 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
     """
     waiting: dict[int, Any] = connection.pending.by_opaque
     size_max = min(_ANSWER_BYTES_MAX, connection.limits.frame_bytes_max)
-    while end - at > _HEADER_AT:
+    while end - at > HEADER_AT:
         size, header_size = _unpack_sizes(buffer, at)
         next_at = at + _SIZE_SIZE + size
         # The top byte of the header size has the header encoding, which is 0 for JSON.
         if next_at > end or header_size + _SIZE_SIZE != size or size > size_max:
             break
         try:
-            answer = _decode(buffer[at + _HEADER_AT : next_at])
+            answer = _decode(buffer[at + HEADER_AT : next_at])
         except _MALFORMED:
             break
         fields, opaque = answer.extFields, answer.opaque

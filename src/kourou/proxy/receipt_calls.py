@@ -79,9 +79,9 @@ class ReceiptCalls:
         self, context: CallContext, group: str, entry: v2.AckMessageEntry
     ) -> ReceiptHandle:
         """Return the present receipt of a message: that of its last renewal."""
-        receipt = read_handle(entry.receipt_handle)
-        renewed = await self._held.take(context, group, entry.message_id, receipt)
-        receipt = renewed or receipt
+        message_id, receipt = entry.message_id, read_handle(entry.receipt_handle)
+        if not self._held.take_unrenewed(context.client_id, group, message_id, receipt):
+            receipt = await self._held.take(context, group, message_id, receipt) or receipt
         check_not_expired(receipt, self._cluster.now_ms())
         return receipt
 

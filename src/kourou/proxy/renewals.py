@@ -193,10 +193,16 @@ class Renewals:
             The message; None if it is not held. While `is_renewing`, its receipt is not final:
             wait until the renewal ends.
         """
-        message = self._by_client.get(client, {}).get(_key(message_id, receipt))
+        message = self.find(client, message_id, receipt)
         if message is not None:
             self._remove(message)
         return message
+
+    def find(
+        self, client: ClientGroup, message_id: str, receipt: ReceiptHandle
+    ) -> HeldMessage | None:
+        """Return a message that is held; `receipt` is any of its receipts."""
+        return self._by_client.get(client, {}).get(_key(message_id, receipt))
 
     def due(self, now_ms: int, limit: int) -> list[Renewal]:
         """Return at most `limit` renewals to request now.

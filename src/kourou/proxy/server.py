@@ -29,6 +29,7 @@ from kourou.proxy.held_messages import HeldMessages
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
+from kourou.proxy.plain_acks import PlainAcks
 from kourou.proxy.plain_sends import PlainSends
 from kourou.proxy.receipt_calls import ReceiptCalls
 from kourou.proxy.received_writes import WriteLimits
@@ -62,6 +63,7 @@ class Proxy:
         address: on which it listens, once it is started.
         cluster: the brokers.
         plain_sends: the fast path of sends.
+        plain_acks: the fast path of acks.
     """
 
     def __init__(
@@ -175,16 +177,24 @@ class Proxy:
         }
         for name in _UNIMPLEMENTED:
             methods[f"/{SERVICE}/{name}"] = Method(Kind.UNARY, _refuse(name))
-        send = f"/{SERVICE}/SendMessage"
-        self.plain_sends = PlainSends(
-            self.cluster, self._limits, sends.turns, methods[send].handle,
-            broker_error_status(is_local=self.cluster.is_local), self._counts,
-        )  # fmt: skip
-        methods[send] = Method(Kind.UNARY, self.plain_sends.serve)
+        self._add_fast_paths(methods)
         methods[f"/{SERVICE}/ReceiveMessage"] = Method(Kind.SERVER_STREAM, self._on_receive)
         methods[f"/{SERVICE}/Telemetry"] = Method(Kind.BIDI, calls.telemetry)
         reflection = ReflectionService((SERVICE, HEALTH, *REFLECTION))
         return {**methods, **self._health.methods(), **reflection.methods()}
+
+    def _add_fast_paths(self, methods: dict[str, Method]) -> None:
+        """Serve plain calls on their fast paths; these leave all others to `methods`."""
+        send, ack = f"/{SERVICE}/SendMessage", f"/{SERVICE}/AckMessage"
+        self.plain_sends = PlainSends(
+            self.cluster, self._limits, self._sends.turns, methods[send].handle,
+            broker_error_status(is_local=self.cluster.is_local), self._counts,
+        )  # fmt: skip
+        self.plain_acks = PlainAcks(
+            self.cluster, self._clients, self._held, methods[ack].handle, self._counts
+        )
+        methods[send] = Method(Kind.UNARY, self.plain_sends.serve)
+        methods[ack] = Method(Kind.UNARY, self.plain_acks.serve)
 
     def _unary(
         self,

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 
 from kourou.broker.context import BrokerContext
-from kourou.broker.fast_requests import frame_of, number
+from kourou.broker.fast_requests import number
 from kourou.broker.popping.ack_writer import BITS_MAX, AckAnswer, AckWriter
 from kourou.broker.popping.checkpoint import CheckpointKey
 from kourou.broker.popping.in_flight import InFlight
@@ -24,14 +24,13 @@ from kourou.broker.reserved import reserved_reason
 from kourou.errors import MalformedHeaderError, RemoteError
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.frame import encode_frame
+from kourou.protocol.frame import HEADER_AT, encode_frame, frame_of
 from kourou.protocol.popping.receipt_handles import decode_receipt_handle
 from kourou.protocol.popping.topic_names import NOT_RETRY, ORDER_REVIVE_QUEUE, real_topic
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.dispatch import reply_error
 
 _ACK_CODE: Final = b"%d" % RequestCode.ACK_MESSAGE
-_HEADER_AT: Final = 8
 _OPAQUE: Final = 1_444_444_444
 _USERS_MAX: Final = 4_096
 
@@ -283,6 +282,6 @@ def _reply(
 
 
 _ANSWER: Final = encode_frame(response(RemotingCommand(RequestCode.ACK_MESSAGE, opaque=_OPAQUE)))[
-    _HEADER_AT:
+    HEADER_AT:
 ].replace(b"%d" % _OPAQUE, b"%d")
 """Header of the answer to stored acks, as a format of the opaque."""

@@ -31,7 +31,7 @@ import msgspec
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
-from kourou.broker.fast_requests import HEADER_AT, FastRequests, frame_of, number
+from kourou.broker.fast_requests import FastRequests, number
 from kourou.broker.message_type import PRIORITY
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, start_text
 from kourou.broker.popping.checkpoint_writer import CheckpointWriter, ConsecutiveCheckpoint
@@ -56,7 +56,7 @@ from kourou.errors import ProtocolError
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.frame import decode_frame
+from kourou.protocol.frame import HEADER_AT, decode_frame, frame_of
 from kourou.protocol.popping.info_strings import ENTRY_END, offsets_entry, start_offset_entry
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.dispatch import reply_error

@@ -7,7 +7,6 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.fast_requests import HEADER_AT
 from kourou.broker.popping.pop_answers import found_fields
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.pop_verdicts import PermittedPop
@@ -17,7 +16,7 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
 from kourou.protocol.fields import decode_fields
-from kourou.protocol.frame import encode_frame
+from kourou.protocol.frame import HEADER_AT, encode_frame
 from kourou.protocol.popping.headers import PopMessageRequestHeader
 from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2, topic_kind
 

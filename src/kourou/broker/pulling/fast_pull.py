@@ -29,7 +29,7 @@ import msgspec
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
-from kourou.broker.fast_requests import HEADER_AT, FastRequests, frame_of, number
+from kourou.broker.fast_requests import FastRequests, number
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull import answer_fields
 from kourou.broker.pulling.pull_checks import PullChecks
@@ -47,7 +47,13 @@ from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
 from kourou.protocol.fields import decode_fields
-from kourou.protocol.frame import FRAME_SIZE_MAX, decode_frame, encode_frame
+from kourou.protocol.frame import (
+    FRAME_SIZE_MAX,
+    HEADER_AT,
+    decode_frame,
+    encode_frame,
+    frame_of,
+)
 from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.remoting.connection import Connection, Request
 from kourou.store.message_store import FastGetResult, GetPlan, GetStatus

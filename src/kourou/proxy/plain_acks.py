@@ -1,0 +1,379 @@
+"""Fast path of AckMessage: requests with one message, as the official clients send them.
+
+Such a request becomes the frame of an ack on the client's own connection, and the broker's answer
+becomes the response, without messages of protobuf, commands, headers or tasks. It is
+
+    10 len              group
+    18 len              topic
+    26 len              the message
+      10 len              id
+      18 len              receipt handle
+
+All others are left to `kourou.proxy.receipt_calls`: those of clients without a connection to the
+broker, with handles that have expired, and of messages that were renewed or are being renewed.
+`tests/proxy/test_plain_acks.py` compares the two.
+
+Source: definition.proto and service.proto beside this package; protobuf's wire format.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Annotated, Final, NamedTuple, Protocol
+
+import msgspec
+
+from kourou.errors import KourouError, MalformedHeaderError, TransportError
+from kourou.http2.calls import Call
+from kourou.model.route import TopicRoute
+from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, raise_for_response, request
+from kourou.protocol.frame import HEADER_AT, frame_of, header_template
+from kourou.protocol.popping.headers import AckMessageRequestHeader
+from kourou.protocol.popping.receipt_handles import ReceiptHandle, decode_receipt_handle
+from kourou.protocol.popping.topic_names import real_topic
+from kourou.proxy.call_counts import CallCounts
+from kourou.proxy.checks import check_group, check_topic, is_blank
+from kourou.proxy.metadata import client_of
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.pool import parse
+from kourou.proxy.pb.v2 import Code
+from kourou.proxy.status import error_status, ok, status
+from kourou.proxy.varints import encode_varint, read_varint
+from kourou.remoting.connection import Connection
+from kourou.remoting.pending import PendingRequest
+
+METHOD: Final = "AckMessage"
+TIMEOUT_S: Final = 3.0
+"""Time for the broker's answer."""
+_PLANS_MAX: Final = 4_096
+_HEAD_BYTES_MAX: Final = 1_024
+"""Longer names are not kept."""
+
+_GROUP: Final = 0x0A
+_TOPIC: Final = 0x12
+_ENTRY: Final = 0x1A
+_MESSAGE_ID: Final = 0x0A
+_HANDLE: Final = 0x12
+
+_QUEUE_MARKER: Final = 2_147_483_629
+_OFFSET_MARKER: Final = 8_191_919_191_919_191_919
+_OPAQUE_MARKER: Final = 2_147_483_543
+_HANDLE_MARKER: Final = "\x7f handle \x7f"  # no name of a topic, group or broker has blanks
+
+_unpack_sizes: Final = struct.Struct(">II").unpack_from
+_SIZE_SIZE: Final = 4
+_ANSWER_BYTES_MAX: Final = 1_024
+_encode_text: Final = msgspec.json.Encoder().encode
+_MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_START: Final = v2.AckMessageResponse(status=ok()).SerializeToString()
+_ENTRY_END: Final = v2.AckMessageResultEntry(status=ok()).SerializeToString()
+
+
+class _Answer(msgspec.Struct, gc=False):
+    """The fields of an answer that tell whether the messages are acknowledged."""
+
+    flag: int
+    opaque: int
+    code: Annotated[int, msgspec.Meta(ge=0, le=0)]
+
+
+_decode: Final = msgspec.json.Decoder(_Answer).decode
+
+
+class Brokers(Protocol):
+    """Brokers of a proxy; see `kourou.proxy.cluster.Cluster`."""
+
+    def now_ms(self) -> int: ...
+
+    def known_route(self, topic: str) -> TopicRoute | None: ...
+
+
+class Clients(Protocol):
+    """Clients of a proxy; see `kourou.proxy.clients.ClientTable`."""
+
+    def connection(self, client_id: str, address: str) -> Connection | None: ...
+
+
+class Held(Protocol):
+    """Messages that are renewed; see `kourou.proxy.held_messages.HeldMessages`."""
+
+    def take_unrenewed(
+        self, client_id: str, group: str, message_id: str, receipt: ReceiptHandle
+    ) -> bool: ...
+
+
+class PlainRequest(NamedTuple):
+    """The parts of a plain request.
+
+    Attributes:
+        head: group and topic, as encoded.
+        entry: the message, as encoded.
+        message_id: in ASCII.
+        handle: likewise.
+    """
+
+    head: bytes
+    entry: bytes
+    message_id: str
+    handle: str
+
+
+class AckPlan(NamedTuple):
+    """The common part of the acks of one group, topic and broker.
+
+    Attributes:
+        topic: as the client named it.
+        group: likewise.
+        template: header of the broker's request, as a format of queue, handle, offset and opaque,
+            in the order of the general encoder.
+    """
+
+    topic: str
+    group: str
+    template: bytes
+
+    def frame(self, handle: str, queue_id: int, offset: int, opaque: int) -> bytes:
+        """Return the request to the broker; `handle` is the text of the receipt handle."""
+        return frame_of(self.template % (queue_id, _encode_text(handle), offset, opaque))
+
+
+def read_ack(data: bytes) -> PlainRequest | None:
+    """Return the parts of a request; None if it is not plain."""
+    try:
+        if data[0] != _GROUP:
+            return None
+        size, at = read_varint(data, 1)
+        at += size
+        if data[at] != _TOPIC:
+            return None
+        size, at = read_varint(data, at + 1)
+        at += size
+        if data[at] != _ENTRY:
+            return None
+        head = data[:at]
+        size, entry_at = read_varint(data, at + 1)
+        if entry_at + size != len(data) or data[entry_at] != _MESSAGE_ID:
+            return None
+        size, id_at = read_varint(data, entry_at + 1)
+        id_end = id_at + size
+        if data[id_end] != _HANDLE:
+            return None
+        size, handle_at = read_varint(data, id_end + 1)
+    except IndexError:
+        return None
+    if handle_at + size != len(data) or not data.isascii():
+        return None
+    message_id, handle = data[id_at:id_end], data[handle_at:]
+    return PlainRequest(head, data[entry_at:], message_id.decode(), handle.decode())
+
+
+class PlainAck(PendingRequest[None]):
+    """One call in flight.
+
+    Attributes:
+        acks: the fast path.
+        call: its call, and the bytes of its request.
+        entry: the message, as encoded in the request.
+        language: of the client.
+    """
+
+    __slots__ = ("acks", "call", "data", "entry", "language")
+
+    def __init__(
+        self, acks: PlainAcks, call: Call, data: bytes, entry: bytes, language: LanguageCode | None
+    ) -> None:
+        super().__init__(loop=acks.loop)
+        self.acks = acks
+        self.call = call
+        self.data = data
+        self.entry = entry
+        self.language = language
+        self.code = int(RequestCode.ACK_MESSAGE)
+        self.timeout_s = TIMEOUT_S
+
+    def succeed(self) -> None:
+        """Answer that the message is acknowledged."""
+        self.call.reply(acknowledged_response(self.entry))
+        self.acks.counts.add(METHOD, self.language, Code.OK)
+
+    def on_answer(self, answer: RemotingCommand) -> None:
+        """Handle an answer that `complete_acks` has left: refusals, mostly."""
+        if answer.code == ResponseCode.GO_AWAY:  # it was not served
+            if self.call.is_active:
+                self.acks.in_general(self.call, self.data)
+            return
+        try:
+            raise_for_response(answer)
+        except KourouError as error:
+            self._fail(error)
+        else:
+            self.succeed()
+
+    def on_failure(self, error: TransportError) -> None:
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        entry = parse(v2.AckMessageResultEntry, self.entry)
+        entry.status.CopyFrom(error_status(error))
+        code = entry.status.code
+        response = v2.AckMessageResponse(status=status(code), entries=[entry])
+        self.call.reply(response.SerializeToString())
+        self.acks.counts.add(METHOD, self.language, code)
+
+
+class PlainAcks:
+    """Serves plain acks.
+
+    Attributes:
+        loop: the event loop.
+        in_general: serves all others, and those that must be sent again.
+        counts: counts the calls.
+        count: number of plain acks.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        clients: Clients,
+        held: Held,
+        in_general: Callable[[Call, bytes], None],
+        counts: CallCounts,
+    ) -> None:
+        """Create the fast path.
+
+        Args:
+            brokers: those of the proxy.
+            clients: likewise.
+            held: messages that are renewed until they are acknowledged.
+            in_general: serves a call on the general path.
+            counts: counts the calls.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.in_general = in_general
+        self.counts = counts
+        self.count = 0
+        self._brokers = brokers
+        self._clients = clients
+        self._held = held
+        self._plans: dict[tuple[bytes, str, str], AckPlan | None] = {}
+
+    def serve(self, call: Call, data: bytes) -> None:
+        """Serve a call of AckMessage."""
+        if not self._begin(call, data):
+            self.in_general(call, data)
+
+    def _begin(self, call: Call, data: bytes) -> bool:
+        """Send the ack; return False, if the call is not plain.
+
+        A message that was held for its client is then not held any more, as on the general path.
+        """
+        plain = read_ack(data)
+        if plain is None:
+            return False
+        client_id, language = client_of(call)
+        try:
+            receipt = decode_receipt_handle(plain.handle)
+        except MalformedHeaderError:
+            return False
+        offset = receipt.offset
+        if offset is None or is_blank(client_id) or receipt.revive_at_ms <= self._brokers.now_ms():
+            return False
+        plan = self._plan(plain.head, receipt.kind, receipt.broker_name)
+        route = None if plan is None else self._brokers.known_route(plan.topic)
+        address = None if route is None else route.master_address(receipt.broker_name)
+        if plan is None or address is None:
+            return False
+        connection = self._clients.connection(client_id, address)
+        if connection is None:
+            return False
+        if not self._held.take_unrenewed(client_id, plan.group, plain.message_id, receipt):
+            return False
+        ack = PlainAck(self, call, data, plain.entry, language)
+        if not connection.register_pending(ack, call.connection.read_at_s + TIMEOUT_S):
+            return False
+        handle = plain.handle
+        if receipt.commit_log_offset is not None:  # the broker does not need it
+            handle = handle.rpartition(" ")[0]
+        connection.send_frames(plan.frame(handle, receipt.queue_id, offset, ack.opaque))
+        self.count += 1
+        return True
+
+    def _plan(self, head: bytes, kind: str, broker_name: str) -> AckPlan | None:
+        """Return the plan of a request's group and topic; None if they need the general path."""
+        key = head, kind, broker_name
+        try:
+            return self._plans[key]
+        except KeyError:
+            plan = plan_of(head, kind, broker_name)
+        if len(head) + len(kind) + len(broker_name) <= _HEAD_BYTES_MAX:
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
+
+
+def plan_of(head: bytes, kind: str, broker_name: str) -> AckPlan | None:
+    """Return the plan of a request's group and topic; None if they need the general path."""
+    try:
+        asked = parse(v2.AckMessageRequest, head)
+        topic, group = asked.topic.name, asked.group.name
+        check_topic(topic)
+        check_group(group)
+    except KourouError:
+        return None
+    header = AckMessageRequestHeader(
+        consumer_group=group,
+        topic=real_topic(topic, group, kind),
+        queue_id=_QUEUE_MARKER,
+        extra_info=_HANDLE_MARKER,
+        offset=_OFFSET_MARKER,
+        broker_name=broker_name,
+    )
+    command = request(RequestCode.ACK_MESSAGE, header)
+    command.opaque = _OPAQUE_MARKER
+    markers = {
+        _encode_text(_HANDLE_MARKER): b"%b",
+        b"%d" % _OFFSET_MARKER: b"%d",
+        b"%d" % _QUEUE_MARKER: b"%d",
+        b"%d" % _OPAQUE_MARKER: b"%d",
+    }
+    template = header_template(command, markers)
+    return None if template is None else AckPlan(topic, group, template)
+
+
+def complete_acks(connection: Connection, buffer: bytearray, at: int, end: int) -> int:
+    """Answer the calls whose messages are acknowledged, by the frames from byte `at` on.
+
+    Returns the position of the first frame that was not processed. This is the `FastPath` of the
+    connections of clients to brokers.
+    """
+    waiting = connection.pending.by_opaque
+    while end - at > HEADER_AT:
+        size, header_size = _unpack_sizes(buffer, at)
+        next_at = at + _SIZE_SIZE + size
+        # The top byte of the header size has the header encoding, which is 0 for JSON.
+        if next_at > end or header_size + _SIZE_SIZE != size or size > _ANSWER_BYTES_MAX:
+            break
+        try:
+            answer = _decode(buffer[at + HEADER_AT : next_at])
+        except _MALFORMED:
+            break
+        ack = waiting.get(answer.opaque)
+        if answer.flag != FLAG_RESPONSE or type(ack) is not PlainAck:
+            break
+        del waiting[answer.opaque]
+        ack.tick.pop(answer.opaque, None)
+        ack.succeed()
+        at = next_at
+    return at
+
+
+def acknowledged_response(entry: bytes) -> bytes:
+    """Return the encoded response for one message; `entry` is that of the request."""
+    # Entries of requests and responses have the same numbers of id and handle.
+    size = len(entry) + len(_ENTRY_END)
+    return b"".join((_START, b"\x12", encode_varint(size), entry, _ENTRY_END))
