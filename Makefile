@@ -101,7 +101,7 @@ proto: $(READY) ## generate descriptors and stubs of the proxy's messages from s
 bench: $(READY) ## run the short benchmarks: both installs, and the Java broker if Maven is installed; needs Go (10 minutes)
 	$(BIN)/python -m bench
 
-interop: $(READY) ## test with Java, Go and Node clients, mqadmin and the Java broker 5.5.0 (needs JDK 17, Maven, Go, Node)
+interop: $(READY) ## test with Java, Go, Node and Rust clients, mqadmin and the Java broker 5.5.0 (needs JDK 17, Maven, Go, Node, Rust)
 	$(BIN)/pytest tests/interop -p no:randomly
 
 lock: pyproject.toml ## regenerate requirements.lock (needs uv)

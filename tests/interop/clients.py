@@ -138,7 +138,12 @@ def node_client() -> Client:
 
 def grpc_clients() -> dict[str, Client]:
     """Return the official 5.x clients, driven by the programs in grpc/."""
-    return {"java": _grpc_java(), "go": _grpc_go(), "node": _grpc_node()}
+    return {
+        "java": _grpc_java(),
+        "go": _grpc_go(),
+        "node": _grpc_node(),
+        "rust": _grpc_rust(),
+    }
 
 
 def _grpc_java() -> Client:
@@ -174,6 +179,16 @@ def _grpc_node() -> Client:
         shutil.copy(HERE / "grpc" / "node" / name, home)
     build("npm", "ci", "--silent", "--no-audit", "--no-fund", directory=home)
     return Client("Node 1.0.8", "node", ("node", str(home / "client.js")))
+
+
+def _grpc_rust() -> Client:
+    _need("cargo", "Rust")
+    target = CACHE / "rust-grpc-client"
+    build(
+        *("cargo", "build", "--quiet", "--locked", "--target-dir", str(target)),
+        directory=HERE / "grpc" / "rust",
+    )
+    return Client("Rust 5.0.0", "rust", (str(target / "debug" / "client"),))
 
 
 def java(class_path: str, heap: str = "256m") -> Sequence[str]:

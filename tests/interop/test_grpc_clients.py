@@ -1,4 +1,4 @@
-"""Tests of the official 5.x clients over gRPC: Java, Go, Node and Python.
+"""Tests of the official 5.x clients over gRPC: Java, Go, Node, Rust and Python.
 
 They use `kourou serve`, and `kourou serve proxy` before Kourou and before the Java broker.
 """
@@ -6,6 +6,7 @@ They use `kourou serve`, and `kourou serve proxy` before Kourou and before the J
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from tests.interop.peer import JavaServer, start_java
 from tests.proxy.test_official_client import PUSH, run_program
 
 CONFIG = """
+enablePropertyFilter=true
 transactionTimeOut=1500
 transactionCheckInterval=1000
 """
@@ -31,8 +33,16 @@ TOPICS = {
     "fifo": "FIFO",
     "delay": "DELAY",
     "transaction": "TRANSACTION",
+    "empty": "NORMAL",
 }
-WAYS = [("java", "plain"), ("java", "tls"), ("go", "plain"), ("go", "tls"), ("node", "plain")]
+ORDERED = ("rust-plain-ordered", "rust-tls-ordered")
+"""Groups that consume in order."""
+WAYS = [
+    *((name, way) for name in ("java", "go", "rust") for way in ("plain", "tls")),
+    ("node", "plain"),
+]
+POLL_S = range(19, 30)
+"""How long a receive of the Rust client without messages takes: the proxy allows 20 s."""
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +95,9 @@ def serving(
                 *("--namesrv", namesrv),
             )
             assert created.code == 0, created.err
+        for group in ORDERED:
+            created = run_command("group", "create", group, "--order", "--namesrv", namesrv)
+            assert created.code == 0, created.err
         if request.param == "local":
             assert isinstance(server, Serving)
             yield Served(namesrv, server.grpc)
@@ -101,8 +114,18 @@ def run(client: Client, serving: Served, way: str, group: str) -> dict[str, list
 
 @pytest.mark.parametrize(("name", "way"), WAYS)
 def test_client_receives_what_it_sends(
-    name: str, way: str, programs: dict[str, Client], serving: Served
+    name: str,
+    way: str,
+    programs: dict[str, Client],
+    serving: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if (name, way) == ("rust", "tls"):  # this client verifies the certificate
+        host, _, port = serving.grpc.rpartition(":")
+        (tmp_path / "server.crt").write_text(ssl.get_server_certificate((host, int(port))))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "server.crt"))
+
     done = run(programs[name], serving, way, f"{name}-{way}")
 
     if name == "java":
@@ -110,6 +133,14 @@ def test_client_receives_what_it_sends(
         sent = [f"{kind}-{number}" for kind in ("fifo", "normal") for number in range(8)]
         assert done["pushed"] == sent
         assert done["checked"] == ["orphaned"]
+    elif name == "rust":
+        assert done["received"] == ["committed", "orphaned"]
+        assert done["checked"] == ["orphaned"]
+        assert done["tagged"] == [f"normal-{number}" for number in (0, 2, 4, 6)]
+        assert done["filtered"] == [f"normal-{number}" for number in (4, 5, 6, 7)]
+        assert done["ordered"] == [f"fifo-{number}" for number in range(8)]
+        assert done["delayed"] == ["delayed"]
+        assert int(done["polled"][0]) in POLL_S
     else:
         assert done["received"] == [f"{name}-{number}" for number in range(8)]
 
