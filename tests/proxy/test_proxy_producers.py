@@ -129,3 +129,14 @@ def test_retry_and_dead_letter_topics_accept_all_types(topic: str) -> None:
         assert entry.offset == 0
 
     with_rig(test)
+
+
+@pytest.mark.parametrize("stated", [1, 568_708_240, -2_000_000_000])
+def test_message_is_delivered_the_first_time_whatever_its_sender_says(stated: int) -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        await producer.send(b"one", delivery_attempt=stated)
+        [message] = await consumer.receive()
+        assert message.system_properties.delivery_attempt == 1
+
+    with_rig(test)

@@ -20,6 +20,7 @@ from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.properties import encode_properties
 from kourou.model.queue import MessageQueue
 from kourou.model.recall_handle import decode_recall_handle
+from kourou.model.topic import is_retry_topic
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.protocol.message_batch import BatchItem, encode_batch
@@ -170,7 +171,7 @@ class Sends:
         outgoing = _outgoing(queue.topic, sent)
         command = send_command(
             outgoing, queue, queue.topic, first.born_at_ms, DEFAULT_QUEUES,
-            reconsume_times=int(first.properties.get(names.RECONSUME_TIME, "0")),
+            reconsume_times=_reconsume_times(queue.topic, first),
         )  # fmt: skip
         answer = await self._cluster.pool.request(address, command, REQUEST_TIMEOUT_S)
         entry = send_result(answer, outgoing.msg_ids[0])
@@ -241,6 +242,14 @@ class Sends:
         return v2.RecallMessageResponse(
             status=ok(), message_id=recalled_id(answer, handle.broker_name)
         )
+
+
+def _reconsume_times(topic: str, first: SentMessage) -> int:
+    """Return the earlier deliveries of a message: a sender states them for a retry topic only.
+
+    The C++ client fills the field with the delivery time of scheduled messages.
+    """
+    return int(first.properties.get(names.RECONSUME_TIME, "0")) if is_retry_topic(topic) else 0
 
 
 def _outgoing(topic: str, sent: list[SentMessage]) -> Outgoing:
