@@ -23,6 +23,7 @@ SHARDS = {
     "kourou.client.consuming.membership.mode_changes": "pure, with a state machine of its own",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
     "kourou.console.exposition": "imported only if prometheus_client is installed",
+    "kourou.http2.flood_credit": "a limit with state of its own, beside the protocol",
     "kourou.http2.deadlines": "one timer for any items, beside what they are",
     "kourou.pipelines.ledger_parquet": "a destination for producers, which do not have Spark",
     "kourou.pipelines.stream_metrics": "pure, beside the queries that it measures",

@@ -13,10 +13,11 @@ from kourou.errors import GrpcError
 from kourou.http2 import frames
 from kourou.http2.calls import Call
 from kourou.http2.frames import ErrorCode, Setting
+from kourou.http2.grpc_connection import TURN_FRAMES
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.http2.limits import GrpcLimits, Http2Limits
 from tests.http2.grpc_rig import Client, GrpcRig, bidi, echo, run, unary
-from tests.http2.peer import REQUEST, body, frame, message, of_kind, of_stream, trailers
+from tests.http2.peer import REQUEST, body, frame, goaway, message, of_kind, of_stream, trailers
 
 RESPONSE = {
     ":status": "200",
@@ -365,6 +366,41 @@ def test_compressed_request_is_inflated() -> None:
     run(test, unary(echo))
 
 
+def test_bombs_of_gzip_close_the_connection() -> None:
+    async def test(rig: GrpcRig) -> None:
+        client = await rig.connect()
+        bomb = message(gzip.compress(bytes(4_000_000)), flag=1)
+        for number in range(1, 200, 2):
+            client.send(client.peer.headers(number, [*REQUEST, ("grpc-encoding", "gzip")]))
+            client.send(client.peer.data(number, bomb, ends=True))
+        code, text = goaway(await client.closed())
+        assert code == ErrorCode.ENHANCE_YOUR_CALM
+        assert "costly messages" in text
+
+    def answer(call: Call, _: bytes) -> None:
+        call.reply(b"")
+
+    run(test, unary(answer), GrpcLimits(http2=Http2Limits(cheap_frames_burst=1_000)))
+
+
+def test_calls_of_another_client_are_served_between_those_of_a_flood() -> None:
+    served: list[bytes] = []
+
+    def note(call: Call, request: bytes) -> None:
+        served.append(request)
+        call.reply(b"")
+
+    async def test(rig: GrpcRig) -> None:
+        busy, other = await rig.connect(), await rig.connect()
+        busy.send(*(busy.peer.call(number, b"busy") for number in range(1, 2_000, 2)))
+        other.send(other.peer.call(1, b"other"))
+        await busy.answer(1_999)
+        assert len(served) == 1_001
+        assert served.index(b"other") <= TURN_FRAMES
+
+    run(test, unary(note))
+
+
 def test_bidi_call_whose_data_is_refused_is_cancelled() -> None:
     log: list[str] = []
 
@@ -460,6 +496,34 @@ def test_call_above_the_memory_of_open_calls_is_refused() -> None:
         pass
 
     run(test, unary(hold), GrpcLimits(open_calls_bytes_max=12_000))
+
+
+def test_connection_with_the_most_open_calls_is_closed_for_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(rig: GrpcRig) -> None:
+        large, small = await rig.connect(), await rig.connect()
+        for number in range(1, 17, 2):
+            large.send(large.peer.call(number, x="y" * 1000))
+        await asyncio.sleep(1)
+        small.send(*(small.peer.call(number, x="y" * 1000) for number in (1, 3, 5)))
+        await large.closed()
+        assert of_kind(small.received, frames.HEADERS) == []
+        assert len(rig.server.connections) == 1
+
+    run(test, unary(lambda _, __: None), GrpcLimits(open_calls_bytes_max=12_000))
+    assert "metadata of open calls, the most of all" in caplog.text
+
+
+def test_request_that_is_not_grpc_cannot_take_the_memory_of_calls() -> None:
+    async def test(rig: GrpcRig) -> None:
+        client = await rig.connect()
+        html = [*REQUEST[:4], ("content-type", "text/html"), ("x", "y" * 3000)]
+        client.send(client.peer.headers(1, html))
+        assert (await status_of(client))[0] == "8"
+        assert rig.server.shared.open_bytes == 0
+
+    run(test, unary(echo), GrpcLimits(http2=Http2Limits(header_list_bytes_max=2000)))
 
 
 def test_long_text_of_a_status_is_cut() -> None:

@@ -195,6 +195,28 @@ def test_ten_thousand_streams_may_be_open() -> None:
     assert rig.output() == []
 
 
+def test_rest_of_many_frames_is_left_to_the_next_turn() -> None:
+    rig = Rig().open()
+    turns = []
+    for data in (frame(frames.PING, 0, 0, bytes(8)) * 5 + b"\0", b"", b"\0"):
+        rig.connection.receive(data, 3)
+        connection = rig.connection
+        turns.append((len(rig.output()), connection.has_more, connection.is_held_new))
+
+    assert turns == [(3, True, True), (2, False, True), (0, False, False)]
+    assert rig.connection.held_bytes == 2
+
+
+def test_header_block_is_as_old_as_its_first_frame() -> None:
+    rig = Rig().open()
+    ages = []
+    for data in (frame(frames.HEADERS, 0, 1), frame(frames.CONTINUATION, 0, 1, b"\x82")):
+        rig.connection.receive(data)
+        ages.append((rig.connection.held_bytes, rig.connection.is_held_new))
+
+    assert ages == [(0, True), (1, False)]
+
+
 def test_header_block_in_endless_frames_is_cut_off() -> None:
     rig = Rig().open()
     received = rig.exchange(frame(frames.HEADERS, 0, 1) + frame(frames.CONTINUATION, 0, 1) * 10_000)

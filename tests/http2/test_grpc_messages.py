@@ -61,7 +61,7 @@ def test_compressed_and_plain_messages_may_alternate() -> None:
     [
         (b"\0\0\0\x03\xe9", b"", GrpcStatus.RESOURCE_EXHAUSTED, "1001 bytes exceeds the limit"),
         (packed(1001), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED, "limit of 1000 bytes"),
-        (packed(100_000), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED, "1001 bytes exceeds"),
+        (packed(100_000), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED, "inflated, exceeds"),
         (message(b"no gzip", flag=1), b"gzip", GrpcStatus.INTERNAL, "damaged"),
         (message(packed(1)[5:-1], flag=1), b"gzip", GrpcStatus.INTERNAL, "incomplete"),
         (message(b"", flag=1), b"gzip", GrpcStatus.INTERNAL, "incomplete"),
@@ -77,6 +77,25 @@ def test_message_is_refused_with_its_status(
         read(data, encoding)
 
     assert caught.value.status == status
+
+
+def test_compressed_messages_have_a_limit_of_their_own() -> None:
+    reader = MessageReader(b"gzip", LIMIT, 10)
+
+    assert list(reader.feed(message(bytes(11)) + packed(10))) == [bytes(11), bytes(10)]
+    with pytest.raises(GrpcError, match="limit of 10 bytes"):
+        list(reader.feed(packed(11)))
+
+
+def test_usual_inflation_is_no_offence() -> None:
+    reader = MessageReader(b"gzip", 1_000_000)
+    usual = gzip.compress(b"".join(b"%06d" % n for n in range(3_000)))
+    bomb = gzip.compress(bytes(1_000_000))
+
+    list(reader.feed(message(usual, flag=1)))
+    assert (reader.inflated_bytes, reader.unusual_bytes) == (18_000, 0)
+    list(reader.feed(message(bomb, flag=1)))
+    assert reader.unusual_bytes == 1_000_000 - 64 * len(bomb)
 
 
 def test_message_at_the_limit_is_accepted() -> None:

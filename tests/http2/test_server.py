@@ -106,6 +106,21 @@ def test_incomplete_frame_is_dropped_after_half_a_minute() -> None:
     run(test, unary(hold))
 
 
+def test_busy_client_whose_reads_end_within_frames_is_served() -> None:
+    async def test(rig: GrpcRig) -> None:
+        client = await rig.connect()
+        rest = b""
+        for number in range(1, 81, 2):
+            call = rest + client.peer.call(number)
+            client.send(call[:-1])
+            rest = call[-1:]
+            await asyncio.sleep(1)
+        client.send(rest)
+        await client.answer(79)
+
+    run(test, unary(echo))
+
+
 def test_oldest_incomplete_frame_is_dropped_above_the_memory_for_all() -> None:
     async def test(rig: GrpcRig) -> None:
         old, young = await rig.connect(), await rig.connect()

@@ -26,6 +26,7 @@ from kourou.http2.frames import HeaderFrame, header_frame
 from kourou.http2.grpc_messages import (
     ENCODINGS,
     PREFIX_BYTES,
+    WORK_BYTES,
     GrpcStatus,
     MessageReader,
     message_prefix,
@@ -107,15 +108,20 @@ class CallConnection(Protocol):
         """The limits of the server."""
 
     @property
-    def open_bytes(self) -> int:
-        """Bytes of the fields of all open calls of the server."""
-
-    @property
     def memory(self) -> RequestMemory:
         """The memory of the server's incomplete requests."""
 
+    def has_room(self) -> bool:
+        """Return whether the fields of the newest call fit into the memory of all open calls.
+
+        If they do not, connections with more open calls than this one are closed for them.
+        """
+
     def raise_window(self, call: Call, size: int) -> None:
         """Let the client send up to `size` bytes of a call."""
+
+    def spend(self, work: int, charged: int) -> None:
+        """Count the frame that is being handled as more; see `Http2Connection.spend`."""
 
     def flush_soon(self) -> None:
         """Write what is queued at the end of this iteration of the event loop."""
@@ -280,13 +286,13 @@ class Call(Stream):
             GrpcError: the call is refused.
         """
         self.head = head
+        self._check_memory(head)
         if not head.content_type.startswith(_CONTENT_TYPE) or head.method != b"POST":
             return  # answered as HTTP at its end
         if method is None:
             path = head.path.decode("ascii", "replace")
             raise GrpcError(GrpcStatus.UNIMPLEMENTED, f"Method not found: {path.lstrip('/')}")
         self.method = method
-        self._check_memory(head)
         if head.encoding not in ENCODINGS:
             raise GrpcError(
                 GrpcStatus.UNIMPLEMENTED,
@@ -311,7 +317,7 @@ class Call(Stream):
                 GrpcStatus.RESOURCE_EXHAUSTED,
                 f"metadata of {head.list_bytes} bytes exceeds the limit of {limit} bytes",
             )
-        if self.connection.open_bytes > limits.open_calls_bytes_max:
+        if not self.connection.has_room():
             raise GrpcError(
                 GrpcStatus.RESOURCE_EXHAUSTED,
                 f"metadata of all open calls exceeds {limits.open_calls_bytes_max} bytes: "
@@ -350,12 +356,22 @@ class Call(Stream):
         """Handle data that is not one whole message."""
         reader = self._reader
         if reader is None:
-            limit = self.connection.limits.message_bytes_max
-            reader = self._reader = MessageReader(self.head.encoding, limit)
-        for message in reader.feed(data):
-            self._on_message(message)
-            if not self.is_active:
-                return
+            limits = self.connection.limits
+            reader = self._reader = MessageReader(
+                self.head.encoding, limits.message_bytes_max, limits.inflated_bytes_max
+            )
+        inflated, unusual = reader.inflated_bytes, reader.unusual_bytes
+        try:
+            for message in reader.feed(data):
+                self._on_message(message)
+                if not self.is_active:
+                    return
+        finally:
+            if reader.inflated_bytes > inflated:
+                self.connection.spend(
+                    (reader.inflated_bytes - inflated) // WORK_BYTES,
+                    (reader.unusual_bytes - unusual) // WORK_BYTES,
+                )
         self._account(reader)
 
     def _on_message(self, message: bytes) -> None:

@@ -18,11 +18,13 @@ Source: RFC 9113.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Final, Generic, Protocol
 
 from kourou.errors import Http2Error, Http2StreamError, MalformedHeaderError
 from kourou.http2 import frames
+from kourou.http2.flood_credit import FloodCredit
 from kourou.http2.frames import ErrorCode, Setting
 from kourou.http2.headers import Field, HeaderDecoder, RequestHead, are_trailers, request_head
 from kourou.http2.limits import Http2Limits
@@ -64,6 +66,8 @@ class Http2Connection(Generic[S]):
         is_closed: nothing more is read.
         is_draining: new streams are ignored.
         close_reason: the violation for which it was closed; empty if there was none.
+        has_more: the last `receive` has left frames to the next one.
+        is_held_new: what is incomplete has begun in the last `receive`.
     """
 
     def __init__(
@@ -78,7 +82,6 @@ class Http2Connection(Generic[S]):
         """
         self._limits = limits
         self._handler = handler
-        self._now_s = now_s
         self.outgoing: Outgoing[S] = Outgoing(self._on_local_end, handler.on_writable)
         self.streams: dict[int, S] = {}
         self.is_closed = False
@@ -87,6 +90,8 @@ class Http2Connection(Generic[S]):
         self._newest_served_id = 0
         self._opened = 0
         self.is_draining = False
+        self.has_more = self.is_held_new = False
+        self._work_left = self._uncharged = 0
         self._held = b""
         self._is_preface_due = self._is_settings_due = True
         self._decoder = HeaderDecoder()
@@ -95,9 +100,8 @@ class Http2Connection(Generic[S]):
         self._window = limits.connection_window_bytes
         self._window_low = self._window // 2
         self._reset_by_us: dict[int, None] = {}
-        self._credit = float(limits.cheap_frames_burst)
-        self._credited_s = now_s()
-        self._answered = self._answered_at_credit = 0
+        self._credit = FloodCredit(limits.cheap_frames_burst, limits.cheap_frames_per_s, now_s)
+        self._charge = self._credit.charge
         self._handlers: Final = {
             frames.PRIORITY: self._on_priority,
             frames.RST_STREAM: self._on_rst_stream,
@@ -117,24 +121,47 @@ class Http2Connection(Generic[S]):
 
     # Receiving
 
-    def receive(self, data: bytes) -> None:
-        """Handle bytes from the peer; ignored if the connection is closed."""
+    def receive(self, data: bytes, work_max: int = sys.maxsize) -> None:
+        """Handle bytes from the peer; ignored if the connection is closed.
+
+        Args:
+            data: the bytes, after those of the last call.
+            work_max: frames to handle, with those that `spend` adds; if there are more, `has_more`
+                is set, and the next call handles them, possibly one without bytes.
+        """
         if self.is_closed:
             return
         if self._held:
             data = self._held + data
             self._held = b""
-        at = 0
+        at, block = 0, self._block
+        self._work_left = work_max
         try:
             if self._is_preface_due:
                 at = self._receive_preface(data)
             if not self._is_preface_due:
                 at = self._receive_frames(data, at)
+            if self._uncharged:
+                charged, self._uncharged = self._uncharged, 0
+                self._charge("costly messages", charged)
         except Http2Error as error:
             self.close(ErrorCode(error.code), str(error))
             return
-        if at < len(data) and not self.is_closed:
+        is_left = at < len(data) and not self.is_closed
+        self.has_more = is_left and self._work_left <= 0
+        self.is_held_new = at > 0 and (self._block is None or self._block is not block)
+        if is_left:
             self._held = data[at:]
+
+    def spend(self, work: int, charged: int) -> None:
+        """Count the frame that is being handled as that of `work` more.
+
+        Args:
+            work: frames by which it counts for the present `receive`.
+            charged: frames by which it counts as a flood.
+        """
+        self._work_left -= work
+        self._uncharged += charged
 
     def _receive_preface(self, data: bytes) -> int:
         """Return the length of the preface if it is whole, else 0."""
@@ -145,10 +172,10 @@ class Http2Connection(Generic[S]):
         return 0 if self._is_preface_due else len(start)
 
     def _receive_frames(self, data: bytes, at: int) -> int:
-        """Handle all whole frames; return the position after the last one."""
+        """Handle whole frames; return the position after the last one."""
         end = len(data)
         unpack = frames.FRAME_HEAD.unpack_from
-        while end - at >= frames.HEAD_BYTES and not self.is_closed:
+        while end - at >= frames.HEAD_BYTES and not self.is_closed and self._work_left > 0:
             high, low, kind, flags, stream_id = unpack(data, at)
             size = high << 16 | low
             if size > frames.FRAME_BYTES_MAX:
@@ -161,6 +188,7 @@ class Http2Connection(Generic[S]):
             if stop > end:
                 break
             at = stop
+            self._work_left -= 1
             stream_id &= frames.ID_MASK
             if self._block is not None or self._is_settings_due:
                 self._check_order(kind, flags, stream_id)
@@ -214,6 +242,7 @@ class Http2Connection(Generic[S]):
             return
         self.is_closed = True
         self.close_reason = reason
+        self.has_more = False
         self._held = b""
         self._block = None
         text = reason[:_REASON_BYTES_MAX]
@@ -224,7 +253,7 @@ class Http2Connection(Generic[S]):
 
     def _on_local_end(self, stream: S) -> None:
         """Close a stream whose last frame is queued; a client that still sends is stopped."""
-        self._answered += 1
+        self._credit.answered += 1
         if not stream.is_remote_ended:
             self._put_reset(stream.id, ErrorCode.NO_ERROR)
         self._close_stream(stream)
@@ -474,27 +503,6 @@ class Http2Connection(Generic[S]):
     def _on_unknown(self, stream_id: int, _: int, payload: bytes) -> None:  # noqa: ARG002
         """Ignore a frame of an unknown type (RFC 9113, 5.5)."""
         self._charge("unknown frames")
-
-    def _charge(self, what: str, count: int = 1) -> None:
-        """Count frames that cost the client little.
-
-        Raises:
-            Http2Error: there are too many of them.
-        """
-        self._credit -= count
-        if self._credit > 0:
-            return
-        now_s = self._now_s()
-        limits = self._limits
-        self._credit += (now_s - self._credited_s) * limits.cheap_frames_per_s
-        self._credit += self._answered - self._answered_at_credit
-        self._credit = min(self._credit, float(limits.cheap_frames_burst))
-        self._credited_s = now_s
-        self._answered_at_credit = self._answered
-        if self._credit <= 0:
-            raise Http2Error(
-                ErrorCode.ENHANCE_YOUR_CALM, f"too many frames, the last of them {what}"
-            )
 
 
 def _first_frames(limits: Http2Limits) -> bytes:

@@ -1,7 +1,8 @@
 """A connection of a gRPC server: passes bytes between its transport and HTTP/2.
 
 Output of one iteration of the event loop is written once. While a client does not read, nothing
-more is read from it, and messages to it wait in their streams.
+more is read from it, and messages to it wait in their streams. A client that sends many frames at
+once has them handled in several iterations, so that others wait for a few milliseconds only.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from kourou.remoting.output import COUNTED_BYTES, UnreadOutput
 log = logging.getLogger(__name__)
 
 READ_BYTES: Final = 256 * 1024
-"""Largest single read. Other connections wait while the calls of one read are served."""
+"""Largest single read."""
+TURN_FRAMES: Final = 128
+"""Frames of one connection that are handled before other connections have their turn."""
 LINGER_S: Final = 1.0
 """Time in seconds without a byte read after which a connection that is closing is aborted. Until
 then the socket stays open: unread input would otherwise discard the last output."""
@@ -96,6 +99,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         http2: its protocol.
         forwarded_for: client address from the load balancer's preamble; set before it begins.
         unread_bytes: see `kourou.remoting.output.Sender`.
+        open_bytes: bytes of the fields of its open calls.
     """
 
     def __init__(self, shared: SharedState, number: int) -> None:
@@ -109,16 +113,18 @@ class GrpcConnection(asyncio.BufferedProtocol):
         )
         self.outgoing: Outgoing[Call] = self.http2.outgoing
         self.raise_window = self.http2.raise_window
+        self.spend = self.http2.spend
         self.remote_address = self.local_address = NO_ADDRESS
         self.forwarded_for: Address | None = None
         self.is_tls = False
         self.on_closed: list[Callable[[CallConnection], None]] = []
         self.state: Any = None
-        self.unread_bytes = 0
+        self.unread_bytes = self.open_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._is_lost = self._is_dropped = False
         self._is_flush_due = False
         self._is_partial = False
+        self._is_yielding = False
         self._linger: asyncio.TimerHandle | None = None
         self.read_at_s = self._partial_since_s = self._loop.time()
         self._paused_at_s = 0.0
@@ -126,10 +132,16 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._idle_since_s: float | None = None  # set by `check_ages`, reset by each call
         self._ping_sent_at_s: float | None = None
 
-    @property
-    def open_bytes(self) -> int:
+    def has_room(self) -> bool:
         """See `CallConnection`."""
-        return self._shared.open_bytes
+        shared = self._shared
+        while shared.open_bytes > self.limits.open_calls_bytes_max:
+            largest = max(shared.connections, key=lambda one: one.open_bytes)
+            if largest is self:
+                return False
+            largest.drop(f"{largest.open_bytes} bytes of metadata of open calls, the most of all")
+            largest.http2.close()
+        return True
 
     def __repr__(self) -> str:
         return f"<GrpcConnection {self.id} {format_address(self.remote_address)}>"
@@ -286,20 +298,47 @@ class GrpcConnection(asyncio.BufferedProtocol):
             return
         self.read_at_s = self._loop.time()
         self._ping_sent_at_s = None
-        self._is_flush_due = True  # this read writes at its end
-        http2.receive(bytes(self._shared.read_buffer[:nbytes]))
+        self._receive(bytes(self._shared.read_buffer[:nbytes]))
+        if nbytes == READ_BYTES:  # uvloop would read on in this iteration
+            self._yield()
+
+    def _receive(self, data: bytes) -> None:
+        http2 = self.http2
+        self._is_flush_due = True  # this turn writes at its end
+        http2.receive(data, TURN_FRAMES)
         held = http2.held_bytes
         if held or self._is_partial:
             self._hold(held)
         self._flush()
+        if http2.has_more:
+            self._yield()
+
+    def _yield(self) -> None:
+        """Handle what has been received, and read on, after other connections."""
+        transport = self._transport
+        if self._is_yielding or self.http2.is_closed or transport is None or transport.is_closing():
+            return
+        self._is_yielding = True
+        transport.pause_reading()
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_yielding = False
+        if self.http2.has_more:
+            self._receive(b"")
+        transport = self._transport
+        if self._is_yielding or transport is None or transport.is_closing():
+            return
+        if not self.outgoing.is_paused:
+            transport.resume_reading()
 
     def _hold(self, held: int) -> None:
-        """Count the bytes of an incomplete frame or header block."""
+        """Count the bytes of an incomplete frame or header block, or of frames to be handled."""
         partials = self._shared.partials
-        if not held:
+        if not held or self.http2.is_held_new:
             partials.release(self)
-        else:
-            if not self._is_partial:
+        if held:
+            if not self._is_partial or self.http2.is_held_new:
                 self._partial_since_s = self.read_at_s
             partials.hold(self, held)
         self._is_partial = held > 0
@@ -317,7 +356,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.outgoing.is_paused = False
         if self._transport is not None:
-            self._transport.resume_reading()
+            if not self._is_yielding:
+                self._transport.resume_reading()
             self.flush_soon()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the loop's
@@ -348,6 +388,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._idle_since_s = None
         shared = self._shared
         shared.open_bytes += head.list_bytes
+        self.open_bytes += head.list_bytes
         try:
             stream.begin(head, shared.methods.get(head.path))
         except Exception as error:  # noqa: BLE001 - one call's failure must not end others
@@ -398,6 +439,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             return
         call.is_forgotten = True
         self._shared.open_bytes -= call.head.list_bytes
+        self.open_bytes -= call.head.list_bytes
         if call.is_counted:
             call.forget()
         if call.deadline_s is not None:

@@ -18,6 +18,10 @@ IDENTITY: Final = (b"", b"identity")
 """Values of grpc-encoding whose messages are not compressed."""
 ENCODINGS: Final = (*IDENTITY, b"gzip")
 """Supported values of grpc-encoding."""
+WORK_BYTES: Final = 32 * 1024
+"""Bytes that are inflated in the time that a frame takes."""
+_USUAL_INFLATION: Final = 64
+"""Ratio of an inflated message to its size up to which it is no offence; texts have 3 to 20."""
 _GZIP: Final = 31
 """`wbits` of zlib for the form gzip."""
 _UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -58,14 +62,27 @@ class MessageReader:
     Attributes:
         held_bytes: bytes of the incomplete message.
         announced_bytes: its size with prefix; 0 until the prefix is whole.
+        inflated_bytes: bytes of inflated messages.
+        unusual_bytes: those of them that only messages built for it inflate to.
     """
 
-    __slots__ = ("_data", "_encoding", "_limit", "announced_bytes", "held_bytes")
+    __slots__ = (
+        "_data", "_encoding", "_inflated_limit", "_limit", "announced_bytes", "held_bytes",
+        "inflated_bytes", "unusual_bytes",
+    )  # fmt: skip
 
-    def __init__(self, encoding: bytes, limit: int) -> None:
-        """Read messages of at most `limit` bytes; those marked so are compressed by `encoding`."""
+    def __init__(self, encoding: bytes, limit: int, inflated_limit: int | None = None) -> None:
+        """Read messages; those marked so are compressed.
+
+        Args:
+            encoding: of compressed messages.
+            limit: of the bytes of a message.
+            inflated_limit: of the bytes of a message that was compressed; None: `limit`.
+        """
         self._encoding = encoding
         self._limit = limit
+        self._inflated_limit = limit if inflated_limit is None else inflated_limit
+        self.inflated_bytes = self.unusual_bytes = 0
         self._data = bytearray()
         self.held_bytes = 0
         self.announced_bytes = 0
@@ -82,7 +99,7 @@ class MessageReader:
         while end - at >= PREFIX_BYTES:
             size = int.from_bytes(self._data[at + 1 : at + PREFIX_BYTES], "big")
             if size > self._limit:
-                raise self._too_large(size)
+                raise _exhausted(f"a message of {size} bytes", self._limit)
             if at + PREFIX_BYTES + size > end:
                 self.announced_bytes = PREFIX_BYTES + size
                 break
@@ -95,12 +112,6 @@ class MessageReader:
             self._data = self._data[at:]  # of less than one message
         self.held_bytes = end - at
 
-    def _too_large(self, size: int) -> GrpcError:
-        return GrpcError(
-            GrpcStatus.RESOURCE_EXHAUSTED,
-            f"a message of {size} bytes exceeds the limit of {self._limit} bytes",
-        )
-
     def _inflate(self, message: bytes, flag: int) -> bytes:
         if flag != 1:
             raise GrpcError(GrpcStatus.INTERNAL, f"compression flag {flag} is not 0 or 1")
@@ -108,14 +119,22 @@ class MessageReader:
             raise GrpcError(GrpcStatus.INTERNAL, "a compressed message without grpc-encoding")
         inflater = zlib.decompressobj(_GZIP)
         try:
-            inflated = inflater.decompress(message, self._limit + 1)
+            inflated = inflater.decompress(message, self._inflated_limit + 1)
         except zlib.error as error:
             raise GrpcError(GrpcStatus.INTERNAL, f"gzip message is damaged: {error}") from None
-        if len(inflated) > self._limit:
-            raise self._too_large(len(inflated))
+        size = len(inflated)
+        self.inflated_bytes += size
+        self.unusual_bytes += max(size - _USUAL_INFLATION * len(message), 0)
+        if size > self._inflated_limit:
+            raise _exhausted("a compressed message, when inflated,", self._inflated_limit)
         if not inflater.eof:
             raise GrpcError(GrpcStatus.INTERNAL, "gzip message is incomplete")
         return inflated
+
+
+def _exhausted(what: str, limit: int) -> GrpcError:
+    text = f"{what} exceeds the limit of {limit} bytes"
+    return GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
 
 
 def parse_timeout(text: bytes) -> float | None:

@@ -77,9 +77,15 @@ class GrpcLimits:
     """Largest request message in bytes, decompressed; RocketMQ's grpcMaxInboundMessageSize. A call
     with a larger one ends with RESOURCE_EXHAUSTED."""
 
+    inflated_bytes_max: int = 8 * _MIB
+    """Largest request message in bytes that was compressed, when inflated: other calls wait while
+    it is. A call with a larger one ends with RESOURCE_EXHAUSTED. RocketMQ's messages have up to
+    4 MiB, and its SDKs compress no requests."""
+
     open_calls_bytes_max: int = 256 * _MIB
     """Bytes of the fields of all open calls, counted as for `header_list_bytes_max`; those of an
-    official SDK have about 1,000. One more call ends with RESOURCE_EXHAUSTED."""
+    official SDK have about 1,000. For one more call, the connection with the most of them is
+    closed, or that call ends with RESOURCE_EXHAUSTED if it is its own."""
 
     incomplete_bytes_max: int = 256 * _MIB
     """Bytes of incomplete request messages over all connections. Three quarters are for messages
