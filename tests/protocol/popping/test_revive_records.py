@@ -149,7 +149,7 @@ def test_number_of_re_puts_is_read_from_text_and_number() -> None:
     [
         *(b"", b"7", b"[]", b"{}", b'{"t":"T"}', b'{"t":null,"c":"g"}', b'{"t":1,"c":"g"}'),
         *(b'{"t":"T","c":"g","so":9223372036854775808}', b'{"t":"T","c":"g","so":1.5}'),
-        *(b'{"t":"T","c":"g","q":2147483648}', b'{"t":"T","c":"\xff"}'),
+        *(b'{"t":"T","c":"g","q":2147483648}', b'{"t":"T","c":"\xff"}', b'{"t":' + b"[" * 100_000),
     ],
 )
 def test_malformed_record_is_refused(body: bytes) -> None:

@@ -202,7 +202,7 @@ def decode_checkpoint(body: bytes) -> CheckpointRecord:
     """
     try:
         return _read_checkpoint(body)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return _read_any(CheckpointRecord, body)
 
 
@@ -210,7 +210,7 @@ def decode_ack(body: bytes) -> AckRecord:
     """Return the ack of an `ack` or `bAck` record. Raises like `decode_checkpoint`."""
     try:
         return _read_ack(body)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return _read_any(AckRecord, body)
 
 
