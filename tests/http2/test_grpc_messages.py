@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from kourou.errors import GrpcError
 from kourou.http2.grpc_messages import (
+    FREE_BYTES,
+    INFLATION_MAX,
     GrpcStatus,
     MessageReader,
     message_prefix,
@@ -61,7 +63,7 @@ def test_compressed_and_plain_messages_may_alternate() -> None:
     [
         (b"\0\0\0\x03\xe9", b"", GrpcStatus.RESOURCE_EXHAUSTED, "1001 bytes exceeds the limit"),
         (packed(1001), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED, "limit of 1000 bytes"),
-        (packed(100_000), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED, "inflated, exceeds"),
+        (packed(100_000), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED, "an inflated message"),
         (message(b"no gzip", flag=1), b"gzip", GrpcStatus.INTERNAL, "damaged"),
         (message(packed(1)[5:-1], flag=1), b"gzip", GrpcStatus.INTERNAL, "incomplete"),
         (message(b"", flag=1), b"gzip", GrpcStatus.INTERNAL, "incomplete"),
@@ -87,15 +89,18 @@ def test_compressed_messages_have_a_limit_of_their_own() -> None:
         list(reader.feed(packed(11)))
 
 
-def test_usual_inflation_is_no_offence() -> None:
-    reader = MessageReader(b"gzip", 1_000_000)
-    usual = gzip.compress(b"".join(b"%06d" % n for n in range(3_000)))
-    bomb = gzip.compress(bytes(1_000_000))
+def test_ratio_of_large_compressed_messages_is_limited() -> None:
+    reader = MessageReader(b"gzip", 10_000_000)
+    text = gzip.compress(b"".join(b"%07d" % n for n in range(150_000)))
+    free = gzip.compress(bytes(FREE_BYTES))
 
-    list(reader.feed(message(usual, flag=1)))
-    assert (reader.inflated_bytes, reader.unusual_bytes) == (18_000, 0)
-    list(reader.feed(message(bomb, flag=1)))
-    assert reader.unusual_bytes == 1_000_000 - 64 * len(bomb)
+    assert [len(one) for one in reader.feed(message(text, flag=1))] == [1_050_000]
+    assert reader.unusual_bytes == 0
+    assert [len(one) for one in reader.feed(message(free, flag=1))] == [FREE_BYTES]
+    assert reader.unusual_bytes == FREE_BYTES - INFLATION_MAX * len(free)
+    with pytest.raises(GrpcError, match=f"limit of {FREE_BYTES} bytes"):
+        list(reader.feed(message(gzip.compress(bytes(FREE_BYTES + 1)), flag=1)))
+    assert reader.inflated_bytes == 1_050_000 + 2 * FREE_BYTES + 1
 
 
 def test_message_at_the_limit_is_accepted() -> None:

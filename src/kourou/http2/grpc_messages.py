@@ -20,8 +20,10 @@ ENCODINGS: Final = (*IDENTITY, b"gzip")
 """Supported values of grpc-encoding."""
 WORK_BYTES: Final = 32 * 1024
 """Bytes that are inflated in the time that a frame takes."""
-_USUAL_INFLATION: Final = 64
-"""Ratio of an inflated message to its size up to which it is no offence; texts have 3 to 20."""
+INFLATION_MAX: Final = 32
+"""Largest ratio of an inflated message to its size, above `FREE_BYTES`. Texts have 3 to 20."""
+FREE_BYTES: Final = 512 * 1024
+"""Size of an inflated message up to which its ratio is not limited."""
 _GZIP: Final = 31
 """`wbits` of zlib for the form gzip."""
 _UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -63,7 +65,7 @@ class MessageReader:
         held_bytes: bytes of the incomplete message.
         announced_bytes: its size with prefix; 0 until the prefix is whole.
         inflated_bytes: bytes of inflated messages.
-        unusual_bytes: those of them that only messages built for it inflate to.
+        unusual_bytes: those of them above `INFLATION_MAX` times the size of their message.
     """
 
     __slots__ = (
@@ -117,16 +119,17 @@ class MessageReader:
             raise GrpcError(GrpcStatus.INTERNAL, f"compression flag {flag} is not 0 or 1")
         if self._encoding in IDENTITY:
             raise GrpcError(GrpcStatus.INTERNAL, "a compressed message without grpc-encoding")
+        limit = min(self._inflated_limit, max(FREE_BYTES, INFLATION_MAX * len(message)))
         inflater = zlib.decompressobj(_GZIP)
         try:
-            inflated = inflater.decompress(message, self._inflated_limit + 1)
+            inflated = inflater.decompress(message, limit + 1)
         except zlib.error as error:
             raise GrpcError(GrpcStatus.INTERNAL, f"gzip message is damaged: {error}") from None
         size = len(inflated)
         self.inflated_bytes += size
-        self.unusual_bytes += max(size - _USUAL_INFLATION * len(message), 0)
-        if size > self._inflated_limit:
-            raise _exhausted("a compressed message, when inflated,", self._inflated_limit)
+        self.unusual_bytes += max(size - INFLATION_MAX * len(message), 0)
+        if size > limit:
+            raise _exhausted(f"an inflated message of {len(message)} compressed bytes", limit)
         if not inflater.eof:
             raise GrpcError(GrpcStatus.INTERNAL, "gzip message is incomplete")
         return inflated

@@ -77,10 +77,11 @@ class GrpcLimits:
     """Largest request message in bytes, decompressed; RocketMQ's grpcMaxInboundMessageSize. A call
     with a larger one ends with RESOURCE_EXHAUSTED."""
 
-    inflated_bytes_max: int = 8 * _MIB
+    inflated_bytes_max: int = 5 * _MIB
     """Largest request message in bytes that was compressed, when inflated: other calls wait while
-    it is. A call with a larger one ends with RESOURCE_EXHAUSTED. RocketMQ's messages have up to
-    4 MiB, and its SDKs compress no requests."""
+    it is. RocketMQ's messages have up to 4 MiB, and its SDKs compress no requests. Above 512 KiB it
+    may also have at most 32 times its compressed size. A call with a larger one ends with
+    RESOURCE_EXHAUSTED."""
 
     open_calls_bytes_max: int = 256 * _MIB
     """Bytes of the fields of all open calls, counted as for `header_list_bytes_max`; those of an
