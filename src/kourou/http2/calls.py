@@ -224,6 +224,13 @@ class Call(Stream):
         self.on_cancel = None
         self.connection.on_answered(self)
 
+    def spend(self, work: int) -> None:
+        """Count the frame that is being handled as that of `work` more; see `TURN_FRAMES`.
+
+        For functions of methods that cost much more than a frame, when they are called.
+        """
+        self.connection.spend(work, 0)
+
     def send_headers(self) -> None:
         """Send the fields of the response before its first message."""
         if not self._has_head:

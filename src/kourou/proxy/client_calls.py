@@ -39,6 +39,8 @@ from kourou.remoting.dispatch import Handler
 log = logging.getLogger(__name__)
 
 _TELEMETRY: Final = "Telemetry"
+TASK_WORK: Final = 16
+"""Frames whose handling takes as long as a call with a task, which sends requests to brokers."""
 COMMANDS_MAX: Final = 64
 """Commands of one client that may wait to be served."""
 
@@ -76,6 +78,7 @@ class _TelemetryStream:
         if len(self.waiting) >= COMMANDS_MAX:
             text = f"{COMMANDS_MAX} commands wait to be served: wait for their answers"
             raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, text)
+        self.call.spend(TASK_WORK)
         self.waiting.append(data)
         self._serve_soon(self)
 

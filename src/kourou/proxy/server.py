@@ -20,7 +20,7 @@ from kourou.model.host import Host
 from kourou.protocol.codes import LanguageCode
 from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import CallLimits
-from kourou.proxy.client_calls import ClientCalls
+from kourou.proxy.client_calls import TASK_WORK, ClientCalls
 from kourou.proxy.clients import ClientTable
 from kourou.proxy.cluster import Cluster
 from kourou.proxy.deliveries import Deliveries
@@ -218,7 +218,7 @@ class Proxy:
             call.reply(response.SerializeToString())
             self._counts.add(name, _language_of(context), response.status.code)
 
-        return lambda call, data: self._start(answer(call, data))
+        return lambda call, data: self._start(call, answer(call, data))
 
     def _on_receive(self, call: Call, data: bytes) -> None:
         async def answer() -> None:
@@ -235,9 +235,10 @@ class Proxy:
                 call.finish()
             self._counts.add("ReceiveMessage", _language_of(context), code)
 
-        self._start(answer())
+        self._start(call, answer())
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        call.spend(TASK_WORK)
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
