@@ -236,6 +236,7 @@ class GrpcClient(asyncio.BufferedProtocol):
         self.is_closed = True
         for call in self._calls.values():
             call.over(GrpcStatus.UNAVAILABLE, "the connection was lost")
+        self._calls.clear()
 
     def _on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         call = self._calls.get(stream_id)

@@ -130,10 +130,15 @@ class Rig:
         members = self.broker.components.context.clients.consumer_group(group)
         return [] if members is None else members.client_ids()
 
-    async def close(self) -> None:
-        """Close the connections of the clients, then the proxy."""
+    def disconnect(self) -> None:
+        """Close the connections of the clients."""
         for client in self._clients:
             client.close()
+        self._clients.clear()
+
+    async def close(self) -> None:
+        """Close the connections of the clients, then the proxy."""
+        self.disconnect()
         await self.proxy.stop()
 
 

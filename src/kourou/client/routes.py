@@ -90,7 +90,10 @@ class Routes:
             )
         if lookup.cancelled():
             raise ConnectFailedError("the client closed while it looked up a route")
-        return lookup.result()
+        try:
+            return lookup.result()
+        finally:
+            del lookup, done  # its error would refer to itself through them
 
     def refresh_soon(self, topic: str) -> None:
         """Start a look-up without waiting for it; after a failure the cached route is kept."""

@@ -370,6 +370,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._shared.partials.release(self)
         self._shared.unread.forget(self)
         self.http2.close()
+        self.http2.release()
         self.outgoing.take()
         self._shared.on_closed(self)
         for on_closed in self.on_closed:
@@ -438,6 +439,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if call.is_forgotten:
             return
         call.is_forgotten = True
+        if call.on_message is not None or call.on_writable is not None:
+            call.on_message = call.on_end = call.on_writable = None  # they refer to the call
         self._shared.open_bytes -= call.head.list_bytes
         self.open_bytes -= call.head.list_bytes
         if call.is_counted:

@@ -107,6 +107,10 @@ class Outgoing(Generic[S]):
         self.pending_bytes = 0
         return data
 
+    def release(self) -> None:
+        """Forget the callbacks: all streams are closed, and none is called again."""
+        del self._on_ended, self._on_writable
+
     def put(self, frame: bytes) -> None:
         """Queue a frame that needs no window."""
         self._queue.append(frame)

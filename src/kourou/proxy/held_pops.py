@@ -32,8 +32,9 @@ class ReceiveCall:
         self.call = call
         self._woken = asyncio.Event()
         self._on_over: Callable[[], None] | None = None
-        call.on_cancel = self._over
-        call.on_writable = self._woken.set
+        if call.is_active:  # else nothing would end the references to each other
+            call.on_cancel = self._over
+            call.on_writable = self._woken.set
 
     def on_over(self, callback: Callable[[], None]) -> None:
         """Call `callback` if the call ends before `dismiss`."""

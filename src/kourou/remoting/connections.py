@@ -55,10 +55,10 @@ class Connections:
         self._on_closed = on_closed
         self._partials = PartialFrames(limits.partial_bytes_total_max)
         self._unanswered = UnansweredBytes()
-        self._unread = UnreadOutput(limits.output_bytes_total_max, lambda: self._open)
-        self._warnings = LogRate()
         # A dict because it is ordered: a simulation repeats exactly for a given seed.
-        self._open: dict[Connection, None] = {}
+        opened = self._open = dict[Connection, None]()
+        self._unread = UnreadOutput(limits.output_bytes_total_max, lambda: opened)
+        self._warnings = LogRate()
         self._closing: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None  # while `close` waits

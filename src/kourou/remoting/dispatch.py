@@ -52,6 +52,10 @@ class Dispatcher:
         self._not_supported = LogRate()
         self.is_shutting_down = False
 
+    def release(self) -> None:
+        """Forget the handlers, which often refer to the owner of the closed connections."""
+        self._handlers = {}
+
     def __call__(self, request: Request) -> None:
         command = request.command
         if self.is_shutting_down and command.version > _VERSION_GO_AWAY and not command.is_oneway:

@@ -18,6 +18,8 @@ from kourou.remoting.network import Address, Listener, Network, ProtocolFactory
 from kourou.remoting.tls import TlsContext
 
 _HIGH_WATER_BYTES: Final = 64 * 1024
+_NONE: Final = asyncio.BufferedProtocol()
+"""The protocol of a lost connection; it is not called."""
 
 
 class LoopbackNetwork:
@@ -62,18 +64,43 @@ class LoopbackNetwork:
         return connecting
 
 
+class _NoPeer:
+    """The other end of a transport when both ends are over: nothing is sent to it."""
+
+    is_over = False
+    incoming_bytes = 0
+    has_eof = True
+    incoming: Final = deque[bytes]()
+    peer: LoopbackTransport | _NoPeer
+
+    def is_closing(self) -> bool:
+        return True
+
+    def deliver_soon(self) -> None:
+        pass
+
+    def on_read(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+_NO_PEER: Final = _NoPeer()
+
+
 class LoopbackTransport(asyncio.Transport):
     """One end of a connection within the process.
 
     Attributes:
-        peer: the other end; set before the connection is made.
+        peer: the other end; set before the connection is made, and `_NO_PEER` when both are over.
         incoming: what the peer wrote and this end has not read, oldest first.
         incoming_bytes: their size.
         has_eof: the peer writes nothing more.
         is_lost: `connection_lost` of the protocol was called or is scheduled.
     """
 
-    peer: LoopbackTransport
+    peer: LoopbackTransport | _NoPeer
 
     def __init__(
         self,
@@ -212,4 +239,16 @@ class LoopbackTransport(asyncio.Transport):
     def lose(self) -> None:
         if not self.is_lost:
             self.is_lost = True
-            self._loop.call_soon(self._protocol.connection_lost, None)
+            self._loop.call_soon(self._report_loss)
+
+    def _report_loss(self) -> None:
+        protocol, self._protocol = self._protocol, _NONE
+        peer = self.peer
+        if peer.is_over:  # the ends refer to each other
+            peer.peer = self.peer = _NO_PEER
+        protocol.connection_lost(None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the protocol knows that the connection is lost, or is about to."""
+        return self._protocol is _NONE

@@ -73,8 +73,9 @@ class ConnectionPool:
         self._on_connected = on_connected
         self._tls = None if tls is None else TlsContext.of_client(tls)
         self.is_binary = serialize_type is SerializeType.ROCKETMQ
+        self._dispatcher = Dispatcher(handlers)
         self._connections = Connections(
-            Dispatcher(handlers), limits, is_accepting=False, fast_path=fast_path
+            self._dispatcher, limits, is_accepting=False, fast_path=fast_path
         )
         self._by_address: dict[str, Connection] = {}
         self._attempts: dict[str, asyncio.Task[Connection]] = {}
@@ -218,6 +219,7 @@ class ConnectionPool:
         await asyncio.gather(*attempts, return_exceptions=True)
         self._by_address.clear()
         await self._connections.close("the client is closing")
+        self._dispatcher.release()
 
     def abort(self) -> None:
         """Abort all connections immediately, as a killed process would."""

@@ -232,4 +232,9 @@ class MemoryTransport(asyncio.Transport):
     def _lose(self, error: Exception | None) -> None:
         if not self._is_loss_due:
             self._is_loss_due = True
-            self._loop.call_soon(self._protocol.connection_lost, error)
+            self._loop.call_soon(self._report_loss, error)
+
+    def _report_loss(self, error: Exception | None) -> None:
+        """Report the end, and forget the protocol, as real transports do."""
+        protocol, self._protocol = self._protocol, asyncio.BufferedProtocol()
+        protocol.connection_lost(error)
