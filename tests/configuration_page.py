@@ -12,6 +12,7 @@ from kourou.broker.popping.pop_config import PopConfig
 from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
+from kourou.cli.monitoring import ConsoleConfig
 from kourou.cli.serve import NAMESRV_PREFIX, PREFIX, ServeConfig
 from kourou.cli.serve_proxy import PREFIX as PROXY_PREFIX
 from kourou.cli.serve_proxy import ProxyConfig
@@ -36,6 +37,7 @@ PAGE: Final = Path(__file__).parent.parent / "docs" / "configuration.md"
 
 SERVER_TITLES: Final[dict[type[Any], str]] = {
     ServeConfig: "The process",
+    ConsoleConfig: "Monitoring",
     BrokerConfig: "Broker",
     TransactionConfig: "Transactions",
     TimerConfig: "Scheduled messages",
@@ -55,7 +57,9 @@ CLIENT_TITLES: Final[dict[type[Any], str]] = {
     AdminConfig: "`AdminConfig`",
     TlsClientConfig: "`TlsClientConfig`",
 }
-PROXY_KEYS: Final = frozenset(("grpcServerPort", "namesrvAddr", "remotingListenPort"))
+PROXY_KEYS: Final = frozenset(
+    ("grpcServerPort", "namesrvAddr", "proxyClusterName", "remotingListenPort")
+)
 NAMESRV_KEYS: Final = frozenset(
     (
         "bindAddress",
@@ -127,8 +131,8 @@ def _servers() -> Iterator[str]:
     own = [one for one in options(ProxyConfig) if one.owner is ProxyConfig]
     yield _section("Proxy", (_server_row(one, values, PROXY_KEYS) for one in own))
     yield (
-        "`kourou serve proxy` takes the options of connections and of TLS above as well, and the "
-        f"environment with the prefix `{PROXY_PREFIX}`.\n\n"
+        "`kourou serve proxy` takes the options of monitoring, connections and TLS above as well, "
+        f"and the environment with the prefix `{PROXY_PREFIX}`.\n\n"
     )
 
 

@@ -1,15 +1,22 @@
-"""Tests of `kourou serve proxy`: start, stop, ports, name servers that are away."""
+"""Tests of `kourou serve proxy`: start, stop, ports, name servers that are away, metrics."""
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from kourou.testing.process import Outcome, Serving, run_command, start_command
+from tests.proxy.grpc_client import METHODS
 
 pytestmark = pytest.mark.slow
 
@@ -113,6 +120,55 @@ def test_remoting_port_in_use_is_named_and_grpc_is_served(broker: Serving, tmp_p
     assert outcome.code == 0
     expected = f"warning: remoting clients are not served: cannot listen on 127.0.0.1:{port}"
     assert outcome.err.startswith(expected)
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - http
+        text: str = answer.read().decode()
+        return text
+
+
+def test_metrics_count_calls_by_name_language_and_code(broker: Serving, tmp_path: Path) -> None:
+    with Serving.start_proxy(broker.namesrv, tmp_path, "--no-remoting") as proxy:
+        with grpc.insecure_channel(proxy.grpc, [("grpc.enable_http_proxy", 0)]) as channel:
+            call: Any = channel.unary_unary(METHODS["QueryRoute"].path)
+            fields = (("x-mq-client-id", "c"), ("x-mq-language", "GO"))
+            call(b"", timeout=60, metadata=fields)
+        metrics = read(f"{proxy.ready['console']}/metrics")
+        assert read(f"{proxy.ready['console']}/readyz").startswith('{"status": "ok"')
+    lines = [line for line in metrics.splitlines() if line.startswith("rocketmq_proxy_")]
+    up, counted = sorted(lines, reverse=True)
+    where = 'cluster="DefaultCluster",node_id=".+",node_type="proxy",proxy_mode="cluster"'
+    assert re.fullmatch(rf"rocketmq_proxy_up{{{where}}} 1\.0", up)
+    about = r'.*code="illegal_topic",.*language="go",.*name="QueryRoute",.*} 1\.0'
+    assert re.fullmatch("rocketmq_proxy_calls_total{" + about, counted), counted
+
+
+def test_proxy_that_waits_for_a_name_server_is_not_ready(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    process = start_command(
+        *("serve", "proxy", "-n", "127.0.0.1:9", "--grpc-port", "0", "--no-remoting"),
+        *("--no-tls", "--console-port", str(port)),
+    )
+    assert process.stderr is not None
+    try:
+        while "waiting" not in process.stderr.readline():
+            pass
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            read(f"http://127.0.0.1:{port}/readyz")
+        reasons = json.loads(caught.value.read())["reasons"]
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (caught.value.code, reasons) == (503, ["no name server has answered"])
+
+
+def test_proxy_without_console_reports_no_address(broker: Serving, tmp_path: Path) -> None:
+    options = ("--no-console", "--no-remoting", "--no-tls")
+    with Serving.start_proxy(broker.namesrv, tmp_path, *options) as proxy:
+        assert proxy.ready["console"] is None
 
 
 def test_commands_work_through_the_remoting_port(broker: Serving, tmp_path: Path) -> None:

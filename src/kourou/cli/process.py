@@ -26,14 +26,14 @@ from kourou.broker.server import FIRST_REGISTRATION_MS, Broker
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.cli.exits import INTERRUPTED, print_stderr
 from kourou.cli.machine import machine_addresses
+from kourou.cli.monitoring import ConsolePlan, console_url, start_console
 from kourou.cli.output import counted
 from kourou.cli.own_certificate import RENEWAL_INTERVAL_MS, OwnCertificate, with_certificate
 from kourou.cli.progress import RecoveryProgress
 from kourou.cli.serve_grpc import GrpcPlan, metrics_reader, start_proxy
 from kourou.clock import Clock
-from kourou.console.server import Console, ReadMetrics
 from kourou.disk import OsDisk
-from kourou.errors import ListenFailedError, StoreUnusableError
+from kourou.errors import StoreUnusableError
 from kourou.logs import Level
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.namesrv.config import NamesrvConfig
@@ -143,8 +143,7 @@ class Plan:
     Attributes:
         namesrv: None to join the name servers that `broker` names.
         profile: name of the profile, for the start screen.
-        console: address of the console; None for no console.
-        is_console_required: whether a console port in use ends the start; else it is a warning.
+        console: where the console listens; None for no console.
         grpc: settings of the port for gRPC clients; None: they are not served.
     """
 
@@ -152,8 +151,7 @@ class Plan:
     namesrv: NamesrvConfig | None
     store_path: Path
     profile: str
-    console: Address | None = None
-    is_console_required: bool = False
+    console: ConsolePlan | None = None
     grpc: GrpcPlan | None = None
 
 
@@ -208,12 +206,12 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
         proxy = await start_proxy(plan.grpc, config, broker, runtime)
         if proxy is not None:
             running.push_async_callback(proxy.stop)
-        console = _console(plan, metrics_reader(broker, proxy, config), broker)
+        read_metrics = metrics_reader(broker, proxy, config)
+        console = start_console(plan.console, read_metrics, broker.unready_reasons)
         if console is not None:
             running.push_async_callback(console.stop)
         ready = _ready(plan, config, broker, disk, is_new=is_new)
-        if console is not None:
-            ready = replace(ready, console=f"http://{format_address(console.address)}")
+        ready = replace(ready, console=console_url(console))
         if proxy is not None:
             ready = replace(ready, grpc=format_address(proxy.address))
         if certificate is not None:
@@ -271,28 +269,6 @@ def limit_gc_pauses() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_COLLECTIONS, _OLD_COLLECTIONS)
-
-
-def _console(plan: Plan, read_metrics: ReadMetrics, broker: Broker) -> Console | None:
-    """Start the console; return None if it is disabled, or if its default port is in use.
-
-    Raises:
-        ListenFailedError: listening on a configured port failed.
-    """
-    if plan.console is None:
-        return None
-    console = Console(read_metrics, broker.unready_reasons)
-    try:
-        console.start(*plan.console)
-    except ListenFailedError as error:
-        if plan.is_console_required:
-            raise
-        print_stderr(
-            f"warning: no /metrics, /healthz and /readyz: {error}; "
-            "choose another port with --console-port"
-        )
-        return None
-    return console
 
 
 def _name_server(config: NamesrvConfig, runtime: Runtime, disk: OsDisk) -> NameServer:

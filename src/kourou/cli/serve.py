@@ -18,8 +18,8 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.rocketmq_keys import REFUSED_KEYS, ROCKETMQ_KEYS
 from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.machine import memory_bytes
+from kourou.cli.monitoring import ConsoleConfig, ConsolePort, NoConsole
 from kourou.cli.options import (
-    CONSOLE_PORT,
     GRPC_PORT,
     GrpcAdvertise,
     GrpcPort,
@@ -101,14 +101,8 @@ class ServeConfig:
     store is supported."""
     namesrv_port: int = 9876
     """The port of the name server in this process; 0 chooses a free one."""
-    console_enable: bool = True
-    """Whether /metrics, /healthz and /readyz are served."""
-    console_listen: str = "127.0.0.1"
-    """The local address for /metrics, /healthz and /readyz. They show names of topics and groups,
-    so choose a wider address with care."""
-    console_port: int | None = None
-    """The port for /metrics, /healthz and /readyz; 0 chooses a free one. None means 5557, the port
-    of RocketMQ's exporter, or a free one if the broker's port is 0."""
+    console: ConsoleConfig = field(default_factory=ConsoleConfig)
+    """Settings of /metrics, /healthz and /readyz."""
     grpc_enable: bool = True
     """Whether gRPC clients (RocketMQ's 5.x SDKs) are served. Needs the extra `proxy`."""
     grpc_server_port: int | None = None
@@ -128,8 +122,6 @@ class ServeConfig:
             )
         if not 0 <= self.namesrv_port <= 65535:
             raise ConfigError(f"namesrv_port is {self.namesrv_port}; it must be 0 to 65535")
-        if not 0 <= (self.console_port or 0) <= 65535:
-            raise ConfigError(f"console_port is {self.console_port}; it must be 0 to 65535")
         if not 0 <= (self.grpc_server_port or 0) <= 65535:
             raise ConfigError(f"grpc_server_port is {self.grpc_server_port}; it must be 0 to 65535")
         if self.grpc_advertise is not None:
@@ -149,14 +141,6 @@ class ServeConfig:
             is_required=self.grpc_server_port is not None,
             advertise=None if advertise is None else parse_address(advertise),
         )
-
-    @property
-    def console_address(self) -> tuple[str, int] | None:
-        """The address of the console; None if it is disabled."""
-        if not self.console_enable:
-            return None
-        default_port = CONSOLE_PORT if self.broker.port else 0
-        return self.console_listen, default_port if self.console_port is None else self.console_port
 
 
 HELP: Final = """\
@@ -218,18 +202,6 @@ _Advertise = Annotated[
         "--listen 0.0.0.0 the one at which they connect to the name server.",
     ),
 ]
-_ConsolePort = Annotated[
-    int | None,
-    typer.Option(
-        metavar="PORT",
-        min=0,
-        max=65535,
-        help="The port of /metrics, /healthz and /readyz; 0 means any free.  [default: 5557]",
-    ),
-]
-_NoConsole = Annotated[
-    bool, typer.Option("--no-console", help="No /metrics, /healthz and /readyz.")
-]
 _NoGrpc = Annotated[bool, typer.Option("--no-grpc", help="No port for gRPC clients.")]
 _NoTls = Annotated[
     bool,
@@ -270,8 +242,8 @@ def serve(
     namesrv: _Namesrv = None,
     advertise: _Advertise = None,
     flush: _Flush = None,
-    console_port: _ConsolePort = None,
-    no_console: _NoConsole = False,
+    console_port: ConsolePort = None,
+    no_console: NoConsole = False,
     grpc_port: GrpcPort = None,
     no_grpc: _NoGrpc = False,
     grpc_advertise: GrpcAdvertise = None,
@@ -352,8 +324,7 @@ def read_plan(flags: Mapping[str, object], file: Path | None, profile: Profile) 
         namesrv=None if served.broker.namesrv_addr else namesrv_config,
         store_path=path,
         profile=profile.value,
-        console=served.console_address,
-        is_console_required=served.console_port is not None,
+        console=served.console.plan(served.broker.port),
         grpc=served.grpc_plan,
     )
 

@@ -92,17 +92,22 @@ def metrics_reader(broker: Broker, proxy: Proxy | None, config: BrokerConfig) ->
     """Return what reads the metrics of a broker, and of the proxy in its process."""
     if proxy is None:
         return broker.metrics
-    labels = {
-        "cluster": config.cluster_name,
-        "node_type": "proxy",
-        "node_id": socket.gethostname(),
-        "proxy_mode": "local",
-    }
+    labels = proxy_labels(config.cluster_name, "local")
 
     async def read() -> list[Family]:
         return [*await broker.metrics(), *proxy.metrics(labels)]
 
     return read
+
+
+def proxy_labels(cluster: str, mode: str) -> dict[str, str]:
+    """Return RocketMQ's labels of a proxy's metrics."""
+    return {
+        "cluster": cluster,
+        "node_type": "proxy",
+        "node_id": socket.gethostname(),
+        "proxy_mode": mode,
+    }
 
 
 def missing_packages() -> str:

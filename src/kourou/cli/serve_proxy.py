@@ -18,15 +18,24 @@ from kourou import __version__, logs
 from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.cli.exits import print_stderr
 from kourou.cli.machine import machine_addresses
+from kourou.cli.monitoring import (
+    ConsoleConfig,
+    ConsolePort,
+    NoConsole,
+    console_url,
+    start_console,
+)
 from kourou.cli.options import GRPC_PORT, GrpcAdvertise, GrpcPort, ListenOn, LogLevel, ReadyJson
 from kourou.cli.own_certificate import RENEWAL_INTERVAL_MS, OwnCertificate, with_certificate
 from kourou.cli.process import default_log_level, limit_gc_pauses, run_loop, stop_on_signals
-from kourou.cli.serve_grpc import ALPN, missing_packages
+from kourou.cli.serve_grpc import ALPN, missing_packages, proxy_labels
 from kourou.client.namesrv_addr import parse_namesrv_addr
 from kourou.clock import Clock
+from kourou.console.server import ReadMetrics
 from kourou.disk import require_file_calls
 from kourou.documented import documented
 from kourou.errors import ConfigError, ListenFailedError, TransportError
+from kourou.metrics import Family
 from kourou.model.host import NAMESRV_DEFAULT, NAMESRV_VARIABLES
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.protocol.codes import RequestCode
@@ -42,6 +51,7 @@ from kourou.store.paths import TLS
 if TYPE_CHECKING:
     from kourou.proxy.cluster import Cluster
     from kourou.proxy.remoting_port import RemotingPort
+    from kourou.proxy.server import Proxy
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +95,12 @@ class ProxyConfig:
     reuse_port: bool = False
     """Whether several proxies may listen on the same ports (SO_REUSEPORT); the system distributes
     connections among them."""
+    proxy_cluster_name: str = "DefaultCluster"
+    """The name of the proxies' cluster in metrics."""
     home: Path = Path("~/.kourou/proxy")
     """The directory of the self-signed certificate, which proxies of one machine may share."""
+    console: ConsoleConfig = field(default_factory=ConsoleConfig)
+    """Settings of /metrics, /healthz and /readyz."""
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     """Limits of connections."""
     transport: TransportConfig = field(default_factory=TransportConfig)
@@ -111,6 +125,7 @@ class ProxyReady:
         remoting: the address for remoting clients; None if they are not served.
         is_exposed: other machines can connect.
         certificate: path of the self-signed certificate, for clients to trust; None without one.
+        console: URL of /metrics, /healthz and /readyz; None without a console.
     """
 
     version: str = __version__
@@ -120,6 +135,7 @@ class ProxyReady:
     remoting: str | None = None
     is_exposed: bool
     certificate: str | None = None
+    console: str | None = None
 
 
 HELP: Final = """\
@@ -185,6 +201,8 @@ def proxy(
     remoting_port: _RemotingPort = None,
     no_remoting: _NoRemoting = False,
     reuse_port: _ReusePort = None,
+    console_port: ConsolePort = None,
+    no_console: NoConsole = False,
     no_tls: _NoTls = False,
     config: _Config = None,
     log_level: LogLevel = None,
@@ -201,6 +219,8 @@ def proxy(
         "remoting_listen_port": remoting_port,
         "remoting_enable": False if no_remoting else None,
         "reuse_port": reuse_port,
+        "console_port": console_port,
+        "console_enable": False if no_console else None,
         "tls_server_mode": TlsMode.DISABLED if no_tls else None,
     }
     settings = load(ProxyConfig, path=config, environ=os.environ, prefix=PREFIX, flags=flags)
@@ -215,6 +235,7 @@ def proxy(
             typer.echo(f"proxy for the cluster of {ready.namesrv}")
             typer.echo(f"gRPC clients:     {ready.grpc}")
             typer.echo(f"remoting clients: {ready.remoting or 'not served'}")
+            typer.echo(f"monitoring:       {ready.console or 'not served'}")
         if ready.is_exposed:
             print_stderr(f"warning: {ready.grpc} is open to other machines, without access control")
 
@@ -241,16 +262,26 @@ async def serve_proxy(config: ProxyConfig, announce: Callable[[ProxyReady], None
                 running.push_async_callback(tasks.stop)
                 tasks.start("renew the certificate", RENEWAL_INTERVAL_MS, own.renew)
         ports = await _open_ports(config, transport, runtime, running)
-        if not await _wait_for_namesrv(ports.cluster, stop):
+        waiting = ["no name server has answered"]
+        console = start_console(
+            config.console.plan(config.grpc_server_port),
+            _metrics_reader(ports.proxy, config),
+            lambda: waiting,
+        )
+        if console is not None:
+            running.push_async_callback(console.stop)
+        if not await _wait_for_namesrv(ports.proxy.cluster, stop):
             return
+        waiting.clear()
         announce(
             ProxyReady(
                 pid=os.getpid(),
                 namesrv=";".join(parse_namesrv_addr(config.namesrv_addr)),
-                grpc=format_address(ports.grpc),
+                grpc=format_address(ports.proxy.address),
                 remoting=None if ports.remoting is None else format_address(ports.remoting),
                 is_exposed=not is_loopback(config.listen),
                 certificate=None if certificate is None else str(certificate.certificate),
+                console=console_url(console),
             )
         )
         limit_gc_pauses()
@@ -260,9 +291,17 @@ async def serve_proxy(config: ProxyConfig, announce: Callable[[ProxyReady], None
 class _Ports(NamedTuple):
     """The open ports of a proxy; `remoting` is None if remoting clients are not served."""
 
-    cluster: Cluster
-    grpc: Address
+    proxy: Proxy
     remoting: Address | None
+
+
+def _metrics_reader(proxy: Proxy, config: ProxyConfig) -> ReadMetrics:
+    labels = proxy_labels(config.proxy_cluster_name, "cluster")
+
+    async def read() -> list[Family]:
+        return proxy.metrics(labels)
+
+    return read
 
 
 async def _open_ports(
@@ -284,7 +323,7 @@ async def _open_ports(
     grpc = await proxy.start((config.listen, config.grpc_server_port))
     running.push_async_callback(proxy.stop)
     if not config.remoting_enable:
-        return _Ports(cluster, grpc, None)
+        return _Ports(proxy, None)
     port = RemotingPort(
         runtime,
         cluster,
@@ -295,7 +334,7 @@ async def _open_ports(
     )
     remoting = await _start_remoting(port, (config.listen, config.remoting_listen_port))
     running.push_async_callback(port.stop)
-    return _Ports(cluster, grpc, remoting)
+    return _Ports(proxy, remoting)
 
 
 def _host(config: ProxyConfig) -> str:

@@ -93,7 +93,7 @@ class Serving:
             namesrv: `host:port` of the name server.
             home: directory of its certificate.
             options: of the command.
-            port: for gRPC clients.
+            port: for gRPC clients; the console's port is free if this is 0.
             remoting_port: for remoting clients.
 
         Raises:
