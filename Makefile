@@ -75,7 +75,7 @@ check: $(READY) ## check format, lint, types, layers, spelling and documents
 fuzz: $(READY) ## fuzz every decoder with random and mutated bytes (FUZZ_SECONDS=60, SEED=1)
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(SEED)
 
-soak: $(READY) ## let members come and go, and be killed while they pop, for hours of virtual time; test properties with 1,000 examples; run all tests of Spark, kill its jobs in mid-batch, run a declarative pipeline; test older versions of PySpark; send a million mutated frames while a healthy client runs (100 minutes)
+soak: $(READY) ## let members come and go, and be killed while they pop, for hours of virtual time; test properties with 1,000 examples; run all tests of Spark, kill its jobs in mid-batch, run a declarative pipeline; test older versions of PySpark; send a million hostile frames to each kind of ports while a healthy client runs (2 hours)
 	$(MAKE) test-spark
 	$(BIN)/pytest -q tests/sim/long
 	KOUROU_TEST_PROFILE=thorough $(BIN)/pytest -q -n $(WORKERS) --dist loadfile tests/filter tests/http2 tests/model tests/protocol tests/proxy
@@ -83,6 +83,7 @@ soak: $(READY) ## let members come and go, and be killed while they pop, for hou
 	$(MAKE) test-pyspark PYSPARK=4.2
 	$(MAKE) test-pyspark PYSPARK=4.1
 	$(BIN)/python -m bench.hostile --frames 1000000 --seed $(SEED)
+	$(BIN)/python -m bench.hostile --port grpc --frames 1000000 --seed $(SEED)
 
 torture: $(READY) ## test kills, power failures, torn and flipped bytes, failing calls, a full disk, chaos, lost acks, changes of mode (95 minutes; TORTURE="--only flips", SEED=1)
 	$(BIN)/python -m tests.torture --seed $(SEED) $(TORTURE)

@@ -1,10 +1,13 @@
 """Measures the effect of peers that send garbage on a healthy client and on the server's memory.
 
-    python -m bench.hostile [--frames N] [--rate N] [--peers N] [--rounds N] [--alone S] [--seed N]
+    python -m bench.hostile [--port remoting|grpc] [--frames N] [--rate N] [--peers N] [--rounds N]
+                            [--alone S] [--seed N]
 
-Runs a real `kourou serve` with its default options. A healthy client sends and pulls at a constant
-rate, in rounds: first alone for some seconds, then while peers send mutated requests to broker and
-name server. Other load of the machine changes slowly, so the two halves of a round are comparable.
+Runs a real `kourou serve` with its default options. A healthy client sends and reads at a constant
+rate, in rounds: first alone for some seconds, then while peers send garbage: mutated requests to
+broker and name server (`bench.hostile_frames`), or all kinds of it to the port for gRPC clients
+(`bench.hostile_calls`). Other load of the machine changes slowly, so the two halves of a round are
+comparable.
 Prints the client's latencies and the server's memory of each round. The exit code is 1 if
 
 - the median p99 with garbage exceeds `--ratio` times the median p99 alone, or the median p99 alone
@@ -23,7 +26,10 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,25 +37,21 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import hostile_peers
-from kourou.client.config import ProducerConfig
-from kourou.client.consuming.pull_consumer import PullConsumer
-from kourou.client.sending.producer import Producer
+from bench import hostile_calls, hostile_frames, hostile_peers
+from bench.hostile_healthy import Healthy, grpc_client, remoting_client
+from bench.hostile_peers import Attack
 from kourou.disk import OsDisk
-from kourou.model.message import Message
 from kourou.remoting.network import parse_address
 from kourou.store.tools.check import check_store
 from kourou.testing.process import Serving
 
+GIVEN_UP: Final = "transaction.given_up"
+"""The only error in the log that is none of the server's: the peers end no transaction."""
 GROWTH_MAX_MIB: Final = 16.0
+SETTLE_S: Final = 2.0
+"""Time for the rest of the garbage, before the client runs alone."""
 PAUSE_S: Final = 0.01
 """Pause between two exchanges of the healthy client."""
-
-PATIENT: Final = ProducerConfig(send_timeout_ms=60_000)
-"""Long timeout, so that slow requests count as latency and not as failures."""
-
-TOPIC: Final = "healthy"
-BODY: Final = bytes(1024)
 
 
 @dataclass
@@ -62,43 +64,18 @@ class Period:
     """
 
     send_ms: list[float] = field(default_factory=list)
-    pull_ms: list[float] = field(default_factory=list)
+    read_ms: list[float] = field(default_factory=list)
     frames: int = 0
     memory_mib: float = 0.0
 
     def p99(self) -> float:
-        """Return the higher of the p99 latencies of sends and of pulls."""
-        return max(_p99(self.send_ms), _p99(self.pull_ms))
+        """Return the higher of the p99 latencies of sends and of reads."""
+        return max(_p99(self.send_ms), _p99(self.read_ms))
 
     def cells(self) -> list[float]:
-        """Return median and p99 of sends, and of pulls."""
-        sends, pulls = self.send_ms, self.pull_ms
-        return [statistics.median(sends), _p99(sends), statistics.median(pulls), _p99(pulls)]
-
-
-class Healthy:
-    """The client with valid requests."""
-
-    def __init__(self, producer: Producer, consumer: PullConsumer) -> None:
-        self._producer = producer
-        self._consumer = consumer
-
-    async def exchange(self, period: Period) -> None:
-        """Send a message, pull it, and record both latencies."""
-        began_s = time.perf_counter()  # the loop's clock has a resolution of milliseconds
-        receipt = await self._producer.send(Message(TOPIC, BODY))
-        sent_s = time.perf_counter()
-        pulled = await self._consumer.pull(receipt.queue, receipt.queue_offset)
-        period.send_ms.append((sent_s - began_s) * 1000)
-        period.pull_ms.append((time.perf_counter() - sent_s) * 1000)
-        assert pulled.messages[0].msg_id == receipt.msg_id, "another message is at the offset"
-
-    async def during(self, period: Period, seconds: float) -> None:
-        """Repeat exchanges for `seconds`."""
-        ends_at_s = time.perf_counter() + seconds
-        while time.perf_counter() < ends_at_s:
-            await self.exchange(period)
-            await asyncio.sleep(PAUSE_S)
+        """Return median and p99 of sends, and of reads."""
+        sends, reads = self.send_ms, self.read_ms
+        return [statistics.median(sends), _p99(sends), statistics.median(reads), _p99(reads)]
 
 
 @dataclass(frozen=True)
@@ -109,38 +86,82 @@ class Round:
     with_garbage: Period
 
 
-async def measure(serving: Serving, arguments: argparse.Namespace) -> list[Round]:
+@dataclass(frozen=True)
+class Port:
+    """A kind of ports, its healthy client and its hostile peers.
+
+    Attributes:
+        open_client: runs the client.
+        attack: returns what the peers do.
+        broker: name of the broker. Some recorded remoting requests unregister their broker.
+        rate: frames per second. Many of those by gRPC cost several requests to the broker.
+    """
+
+    open_client: Callable[[Serving], AbstractAsyncContextManager[Healthy]]
+    attack: Callable[[Serving], Attack]
+    broker: str = "measured"
+    rate: int = 2_000
+
+
+def _remoting_attack(serving: Serving) -> Attack:
+    addresses = [parse_address(serving.broker)] * 3 + [parse_address(serving.namesrv)]
+    return Attack(addresses, hostile_frames.conversation)
+
+
+def _grpc_attack(serving: Serving) -> Attack:
+    address = parse_address(serving.grpc)
+    return Attack([address], hostile_calls.conversation, idle_max=256, unread_share=0.1)
+
+
+PORTS: Final = {
+    "remoting": Port(remoting_client, _remoting_attack),
+    "grpc": Port(
+        partial(grpc_client, topics=hostile_calls.TOPICS),
+        _grpc_attack,
+        hostile_calls.BROKER,
+        rate=1_000,
+    ),
+}
+
+
+async def _during(healthy: Healthy, period: Period, seconds: float) -> None:
+    """Repeat exchanges for `seconds`, and record their latencies."""
+    ends_at_s = time.perf_counter() + seconds
+    while time.perf_counter() < ends_at_s:
+        send_s, read_s = await healthy.exchange()
+        period.send_ms.append(send_s * 1000)
+        period.read_ms.append(read_s * 1000)
+        await asyncio.sleep(PAUSE_S)
+
+
+async def measure(serving: Serving, port: Port, arguments: argparse.Namespace) -> list[Round]:
     """Return the rounds with the latencies of the client."""
     counts = hostile_peers.counters()
-    addresses = [parse_address(serving.broker)] * 3 + [parse_address(serving.namesrv)]
-    attack = hostile_peers.SPAWNED.Process(
-        target=hostile_peers.run,
-        args=(
-            addresses,
-            arguments.peers,
-            arguments.frames,
-            arguments.rate,
-            arguments.seed,
-            counts,
-        ),
-        daemon=True,
+    terms = (
+        arguments.peers,
+        arguments.frames,
+        arguments.rate or port.rate,
+        arguments.seed,
+        counts,
     )
-    attack.start()
+    attack = hostile_peers.SPAWNED.Process(
+        target=hostile_peers.run, args=(port.attack(serving), *terms), daemon=True
+    )
     rounds = []
-    async with (
-        Producer("healthy-producers", serving.namesrv, config=PATIENT) as producer,
-        PullConsumer("healthy-readers", serving.namesrv) as consumer,
-    ):
-        healthy = Healthy(producer, consumer)
+    async with port.open_client(serving) as healthy:
+        attack.start()
         while counts[hostile_peers.CONNECTIONS] < arguments.peers:
-            await healthy.during(Period(), 0.5)  # the peers are starting
+            await _during(healthy, Period(), 0.5)  # the peers are starting
             assert attack.exitcode is None, "the peers could not start"
         for number in range(1, arguments.rounds + 1):
             alone, with_garbage = Period(), Period()
-            await healthy.during(alone, arguments.alone)
+            await _during(healthy, Period(), SETTLE_S)
+            await _during(healthy, alone, arguments.alone)
             counts[hostile_peers.ALLOWED] = arguments.frames * number // arguments.rounds
-            while counts[hostile_peers.FRAMES] < counts[hostile_peers.ALLOWED]:
-                await healthy.during(with_garbage, 0.2)
+            while True:
+                await _during(healthy, with_garbage, 0.2)
+                if counts[hostile_peers.FRAMES] >= counts[hostile_peers.ALLOWED]:
+                    break
                 assert attack.exitcode in (None, 0), "the peers ended early"
             with_garbage.frames = counts[hostile_peers.FRAMES]
             with_garbage.memory_mib = _memory_mib(serving.process.pid)
@@ -180,7 +201,7 @@ def judge(rounds: list[Round], ratio_max: float) -> list[str]:
 
 def _show(rounds: list[Round]) -> None:
     table = Table()
-    columns = ("send p50", "send p99", "pull p50", "pull p99", "with garbage", "", "", "ms")
+    columns = ("send p50", "send p99", "read p50", "read p99", "with garbage", "", "", "ms")
     for column in ("frames", *columns, "RssAnon, MiB"):
         table.add_column(column, justify="right")
     for each in rounds:
@@ -210,8 +231,11 @@ def _memory_mib(pid: int) -> float:
 def main() -> int:
     """Measure, print, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--port", choices=tuple(PORTS), default="remoting")
     parser.add_argument("--frames", type=int, default=1_000_000)
-    parser.add_argument("--rate", type=int, default=2_000, help="frames per second")
+    parser.add_argument(
+        "--rate", type=int, help="frames per second  [default: 2000; 1000 for gRPC]"
+    )
     parser.add_argument("--peers", type=int, default=16, help="number of connections")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=20)
@@ -220,20 +244,21 @@ def main() -> int:
     )
     parser.add_argument("--ratio", type=float, default=2.0, help="limit of the ratios of p99")
     arguments = parser.parse_args()
+    port = PORTS[arguments.port]
     with tempfile.TemporaryDirectory() as directory:
         store = Path(directory) / "store"
         config = Path(directory) / "broker.conf"
-        # Other names than the recorded broker's: some requests unregister a broker by its name.
-        config.write_text("brokerName=measured\nbrokerClusterName=measured\n")
+        config.write_text(f"brokerName={port.broker}\nbrokerClusterName=measured\n")
         options = ("--config", str(config), "--log-level", "error")
-        with Serving.start(store, *options) as serving:
-            rounds = uvloop.run(measure(serving, arguments))
+        with Serving.start(store, *options, grpc=arguments.port == "grpc") as serving:
+            rounds = uvloop.run(measure(serving, port, arguments))
             _show(rounds)
             outcome = serving.stop()
         faults = judge(rounds, arguments.ratio)
         with contextlib.closing(OsDisk(store)) as disk:
             faults += map(str, check_store(disk).findings)
-    faults += [json.loads(line)["event"] for line in outcome.err.splitlines()]
+    events = [json.loads(line)["event"] for line in outcome.err.splitlines()]
+    faults += [event for event in events if event != GIVEN_UP]
     if outcome.code:
         faults.append(f"the server exited with {outcome.code}")
     for fault in faults:

@@ -1,8 +1,7 @@
-"""Peers that send mutated Java requests at a given rate, each on its own connection.
+"""Peers that send garbage at a given rate, each on its own connection.
 
-The frames are mutations of recorded requests. Most of them get a correct size field, so that they
-pass the first check. A connection that the server closes is opened again. The peers run in a
-separate process, so that their cost does not delay the measured client.
+A connection that the server closes is opened again. The peers run in a separate process, so that
+their cost does not delay the measured client.
 """
 
 from __future__ import annotations
@@ -11,26 +10,16 @@ import asyncio
 import itertools
 import multiprocessing
 import random
+from collections import deque
+from collections.abc import Callable, Iterator
 from ctypes import Array, c_longlong
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import uvloop
 
-from kourou.protocol.codes import RequestCode
-from tests.fuzz.mutate import mutate
-from tests.golden_exchanges import exchanges
-
-FRAMES_A_CONNECTION: Final = 50
-"""Number of frames after which a peer aborts its connection, like a client that crashes."""
-
-_EXCLUDED: Final = {RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG}
-"""Requests whose valid mutations may disable features that the healthy client uses."""
-
 _SOURCES: Final = tuple(f"127.0.0.{last}" for last in range(2, 102))
 """Source addresses. One has too few ports, as a closed port stays in TIME_WAIT for a minute."""
-
-_SIZED: Final = 0.9
-"""Share of frames with a corrected size field."""
 
 FRAMES, CONNECTIONS, ALLOWED = range(3)
 """Indexes into the counters: frames sent; connections opened; current limit of frames, which the
@@ -46,6 +35,26 @@ SPAWNED: Final = multiprocessing.get_context("spawn")
 """Start method of the peers' process; a forked one would share the event loop of its parent."""
 
 Counts = Array[c_longlong]
+Write = tuple[bytes, int]
+"""Bytes of one write, and the number of frames that they count as."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Traffic of the peers, and its targets.
+
+    Attributes:
+        addresses: addresses of the servers, assigned to the peers in turn.
+        conversation: returns what one connection sends; the connection ends afterwards.
+        idle_max: connections that stay open at their end; for one more the oldest is aborted.
+            Connections are aborted at once if it is 0, like those of a client that crashes.
+        unread_share: share of connections whose peer reads nothing.
+    """
+
+    addresses: list[tuple[str, int]]
+    conversation: Callable[[random.Random], Iterator[Write]]
+    idle_max: int = 0
+    unread_share: float = 0.0
 
 
 def counters() -> Counts:
@@ -53,50 +62,37 @@ def counters() -> Counts:
     return SPAWNED.RawArray(c_longlong, 3)
 
 
-def run(
-    addresses: list[tuple[str, int]],
-    peers: int,
-    frames: int,
-    rate: int,
-    seed: int,
-    counts: Counts,
-) -> None:
+def run(attack: Attack, peers: int, frames: int, rate: int, seed: int, counts: Counts) -> None:
     """Send the frames, and return.
 
     Args:
-        addresses: addresses of the servers, assigned to the peers in turn.
-        peers: number of connections.
+        attack: the traffic; it must be picklable.
+        peers: number of connections that send at the same time.
         frames: total number of frames.
         rate: maximum number of frames per second.
-        seed: seed of the mutations.
+        seed: seed of the random choices.
         counts: see `counters`.
     """
-    uvloop.run(_run(addresses, peers, frames, rate, seed, counts))
+    uvloop.run(_run(attack, peers, frames, rate, seed, counts))
 
 
 async def _run(
-    addresses: list[tuple[str, int]],
-    peers: int,
-    frames: int,
-    rate: int,
-    seed: int,
-    counts: Counts,
+    attack: Attack, peers: int, frames: int, rate: int, seed: int, counts: Counts
 ) -> None:
     dice = random.Random(seed)
-    seeds = [
-        exchange.request.frame
-        for exchange in exchanges().values()
-        if exchange.code not in _EXCLUDED
-    ]
     sources = itertools.cycle(_SOURCES)
     loop = asyncio.get_running_loop()
+    idle: deque[_Peer] = deque()
 
     async def peer(address: tuple[str, int]) -> None:
         due_s = loop.time()
+        size = 0
         while counts[FRAMES] < frames:
             client = await _connect(address, next(sources), counts)
-            for _ in range(FRAMES_A_CONNECTION):
-                due_s = max(due_s + peers / rate, loop.time() - _CATCH_UP_S)
+            if dice.random() < attack.unread_share:
+                client.transport.pause_reading()
+            for data, size_of_write in attack.conversation(dice):
+                due_s = max(due_s + size * peers / rate, loop.time() - _CATCH_UP_S)
                 await asyncio.sleep(max(0.0, due_s - loop.time()))
                 while counts[FRAMES] >= counts[ALLOWED]:
                     await asyncio.sleep(_PAUSE_S)
@@ -104,13 +100,16 @@ async def _run(
                         return
                 if client.is_closed:
                     break
-                counts[FRAMES] += 1
-                client.transport.write(_frame(dice, seeds))
-            client.transport.abort()
+                size = size_of_write
+                counts[FRAMES] += size
+                client.transport.write(data)
+            idle.append(client)
+            while len(idle) > attack.idle_max:
+                idle.popleft().transport.abort()
 
     async with asyncio.TaskGroup() as group:
         for number in range(peers):
-            group.create_task(peer(addresses[number % len(addresses)]))
+            group.create_task(peer(attack.addresses[number % len(attack.addresses)]))
 
 
 class _Peer(asyncio.Protocol):
@@ -134,11 +133,3 @@ async def _connect(address: tuple[str, int], source: str, counts: Counts) -> _Pe
     )
     counts[CONNECTIONS] += 1
     return made[1]
-
-
-def _frame(dice: random.Random, seeds: list[bytes]) -> bytes:
-    """Return one mutated frame."""
-    data = mutate(dice, seeds)
-    if len(data) > 4 and dice.random() < _SIZED:
-        return (len(data) - 4).to_bytes(4, "big") + data[4:]
-    return data

@@ -54,7 +54,7 @@ def main() -> None:
     out = Path(sys.argv.pop(1))
     seen: Counter[str] = Counter()
     atexit.register(
-        lambda: out.write_text("".join(f"{stack} {count}\n" for stack, count in seen.items()))
+        lambda: out.write_text("".join(f"{stack} {count}\n" for stack, count in dict(seen).items()))
     )
     sys.setswitchinterval(_SWITCH_S)
     me = threading.main_thread().ident
