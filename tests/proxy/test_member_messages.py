@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from kourou.model.group import ConsumeType
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import LanguageCode
+from kourou.proxy.clients import json_of
 from kourou.proxy.member_messages import (
     EXPIRY_S,
     REGISTER,
@@ -22,6 +24,8 @@ from kourou.proxy.member_messages import (
     encode_member_change,
     member_change,
 )
+from kourou.proxy.pb import v2
+from kourou.proxy.times import duration
 
 JAVA = (
     rb'{"channelData":"{\"remoteProxyIp\":\"10.0.0.9\",\"localAddress\":\"10.0.0.9:8080'
@@ -42,6 +46,12 @@ JAVA_LEFT = (
     rb'.9%8080%8081","version":513}'
 )
 """Likewise, about a member that left."""
+JAVA_SETTINGS = (
+    '{"clientType":"PUSH_CONSUMER","requestTimeout":"3s","subscription":{"group":{"name":"g"},'
+    '"subscriptions":[{"topic":{"name":"T"},"expression":{"type":"TAG","expression":"a||b"}}],'
+    '"fifo":true,"longPollingTimeout":"20.500s"}}'
+)
+"""Settings of a gRPC client as RocketMQ 5.5.0 writes them into `extendAttribute`."""
 MEMBER = LocalMember(
     "here@1",
     LanguageCode.PYTHON,
@@ -85,6 +95,32 @@ def test_message_has_the_fields_that_rocketmq_reads() -> None:
     assert channel["localAddress"] == "10.0.0.1:8080"
     assert channel["type"] == "REMOTING"
     assert json.loads(channel["extendAttribute"])[0]["topic"] == "Orders"
+
+
+def test_settings_of_a_grpc_client_are_those_that_rocketmq_writes() -> None:
+    expression = v2.FilterExpression(type=v2.FilterType.TAG, expression="a||b")
+    entry = v2.SubscriptionEntry(topic=v2.Resource(name="T"), expression=expression)
+    subscription = v2.Subscription(
+        group=v2.Resource(name="g"),
+        fifo=True,
+        long_polling_timeout=duration(20_500),
+        subscriptions=[entry],
+    )
+    settings = v2.Settings(
+        client_type=v2.ClientType.PUSH_CONSUMER,
+        request_timeout=duration(3_000),
+        subscription=subscription,
+    )
+    member = replace(MEMBER, settings=json_of(settings))
+    channel = json.loads(member_change(REGISTER, member, PROXY, 1).channel_data or "")
+    assert channel["type"] == "GRPC_V2"
+    assert json.loads(channel["extendAttribute"]) == json.loads(JAVA_SETTINGS)
+
+
+def test_settings_out_of_range_are_left_out() -> None:
+    settings = v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER)
+    settings.request_timeout.seconds = 2**62
+    assert json_of(settings) == "{}"
 
 
 def test_message_about_a_member_that_left_has_no_subscriptions() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -35,12 +36,15 @@ from kourou.proxy.member_messages import (
     decode_member_change,
     encode_member_change,
 )
+from kourou.proxy.member_sync import MemberSync
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import ClientType
 from kourou.proxy.remoting_port import RemotingPort
 from kourou.remoting.network import Address
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
-from tests.proxy.proxy_rig import TOPIC
-from tests.proxy.test_cluster_mode import NAMES, create
+from tests.proxy.proxy_rig import GROUP, TOPIC, Rig
+from tests.proxy.test_cluster_mode import NAMES, create, with_brokers
 
 FIRST: Final[Address] = ("127.0.0.1", 18080)
 SECOND: Final[Address] = ("127.0.0.1", 28080)
@@ -300,23 +304,30 @@ def test_members_at_proxies_of_rocketmq_share_the_queues() -> None:
     with_proxies(test)
 
 
+@asynccontextmanager
+async def published(cluster: Cluster) -> AsyncIterator[list[MemberChange]]:
+    """Collect what proxies tell each other, once their topic exists."""
+    await until(lambda: cluster.broker(0).components.context.topics.get(SYNC_TOPIC) is not None)
+    await asyncio.sleep(5)
+    found: list[MemberChange] = []
+    listener = PushConsumer(
+        "listeners",
+        cluster.namesrv_addr,
+        runtime=cluster.runtime,
+        run_blocking=cluster.runtime.offload,
+    )
+    listener.subscribe(SYNC_TOPIC)
+
+    async def note(message: MessageExt) -> None:
+        found.append(decode_member_change(message.body))
+
+    listener.listen(note)
+    async with listener:
+        yield found
+
+
 def test_members_are_published_for_other_proxies() -> None:
     async def test(cluster: Cluster) -> None:
-        await until(lambda: cluster.broker(0).components.context.topics.get(SYNC_TOPIC) is not None)
-        await asyncio.sleep(5)
-        published: list[MemberChange] = []
-        listener = PushConsumer(
-            "listeners",
-            cluster.namesrv_addr,
-            runtime=cluster.runtime,
-            run_blocking=cluster.runtime.offload,
-        )
-        listener.subscribe(SYNC_TOPIC)
-
-        async def note(message: MessageExt) -> None:
-            published.append(decode_member_change(message.body))
-
-        listener.listen(note)
         consumer = push_consumer(SECOND, cluster, "sharers")
         consumer.subscribe(TOPIC)
 
@@ -324,17 +335,45 @@ def test_members_are_published_for_other_proxies() -> None:
             pass
 
         consumer.listen(take)
-        async with listener:
+        async with published(cluster) as found:
             async with consumer:
-                await until(lambda: len(published) > 1)
-            await until(lambda: published[-1].heartbeat_type == UNREGISTER)
-        assert {one.group for one in published} == {"sharers"}
-        assert {one.local_proxy_id for one in published} == {"127.0.0.1%28080%0"}
-        first = published[0]
+                await until(lambda: len(found) > 1)
+            await until(lambda: found[-1].heartbeat_type == UNREGISTER)
+        assert {one.group for one in found} == {"sharers"}
+        assert {one.local_proxy_id for one in found} == {"127.0.0.1%28080%0"}
+        first = found[0]
         assert (first.heartbeat_type, first.consume_type) == (REGISTER, "CONSUME_PASSIVELY")
         assert TOPIC in {subscription.topic for subscription in first.subscriptions}
 
     with_proxies(test)
+
+
+def test_grpc_consumers_are_published_for_other_proxies() -> None:
+    async def test(cluster: Cluster, rig: Rig) -> None:
+        members = MemberSync(rig.proxy.cluster, "127.0.0.1%0%18081", lambda _: None)
+        members.start()
+        async with published(cluster) as found:
+            rig.proxy.announce_members(members)
+            consumer = await rig.consumer(kind=ClientType.SIMPLE_CONSUMER)
+            await consumer.heartbeat(ClientType.SIMPLE_CONSUMER)
+            await (await rig.producer()).heartbeat(ClientType.PRODUCER)
+            await consumer.grpc.call(
+                "NotifyClientTermination",
+                v2.NotifyClientTerminationRequest(group=v2.Resource(name=GROUP)),
+            )
+            await until(lambda: bool(found) and found[-1].heartbeat_type == UNREGISTER)
+        await members.stop()
+        assert [one.heartbeat_type for one in found] == [REGISTER, REGISTER, UNREGISTER]
+        first = found[0]
+        assert (first.client_id, first.group, first.language) == ("consumer@1", GROUP, "PYTHON")
+        assert first.consume_type == "CONSUME_ACTIVELY"
+        assert [one.topic for one in first.subscriptions] == [TOPIC]
+        for one in found:
+            channel = json.loads(one.channel_data or "")
+            assert channel["type"] == "GRPC_V2"
+            assert json.loads(channel["extendAttribute"])["clientType"] == "SIMPLE_CONSUMER"
+
+    with_brokers(test)
 
 
 def test_request_in_progress_is_answered_when_the_proxy_stops() -> None:

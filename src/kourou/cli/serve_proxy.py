@@ -309,6 +309,7 @@ async def _open_ports(
 ) -> _Ports:
     # Imported only here: protobuf takes 0.1 s, and is an extra.
     from kourou.proxy.cluster import Cluster  # noqa: PLC0415
+    from kourou.proxy.member_sync import MemberSync  # noqa: PLC0415
     from kourou.proxy.remoting_port import RemotingPort  # noqa: PLC0415
     from kourou.proxy.server import Proxy  # noqa: PLC0415
 
@@ -323,6 +324,11 @@ async def _open_ports(
     grpc = await proxy.start((config.listen, config.grpc_server_port))
     running.push_async_callback(proxy.stop)
     if not config.remoting_enable:
+        # Proxies of RocketMQ list gRPC consumers among the members of a group, too.
+        members = MemberSync(cluster, f"{_host(config)}%0%{grpc[1]}", lambda _: None)
+        members.start()
+        running.push_async_callback(members.stop)
+        proxy.announce_members(members)
         return _Ports(proxy, None)
     port = RemotingPort(
         runtime,
@@ -334,6 +340,8 @@ async def _open_ports(
     )
     remoting = await _start_remoting(port, (config.listen, config.remoting_listen_port))
     running.push_async_callback(port.stop)
+    if port.members is not None:
+        proxy.announce_members(port.members)
     return _Ports(proxy, remoting)
 
 

@@ -27,6 +27,8 @@ from kourou.proxy.client_settings import (
 from kourou.proxy.clients import ClientTable, ProxyClient, check_known_group, check_settings
 from kourou.proxy.cluster import Cluster
 from kourou.proxy.held_messages import HeldMessages
+from kourou.proxy.member_messages import REGISTER, UNREGISTER
+from kourou.proxy.member_sync import MemberSync
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
@@ -95,7 +97,11 @@ class _TelemetryStream:
 
 
 class ClientCalls:
-    """Serves the calls about clients."""
+    """Serves the calls about clients.
+
+    Attributes:
+        members: tells other proxies of the members of groups; None: there are none.
+    """
 
     def __init__(
         self,
@@ -116,6 +122,7 @@ class ClientCalls:
         self._limits = limits
         self._advertised = advertised
         self._defaults = ProducerDefaults()
+        self.members: MemberSync | None = None
         self._streams: set[_TelemetryStream] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -213,6 +220,8 @@ class ClientCalls:
             if known is None:
                 self._start(self.forget(client))
             raise
+        client.announced = None  # these settings may differ
+        self._announce(client)
         return answered_settings(remembered, group, self._limits, self._defaults)
 
     def _handlers(self, client: ProxyClient) -> Mapping[int, Handler]:
@@ -230,7 +239,16 @@ class ClientCalls:
         if client.settings.WhichOneof("pub_sub") == "subscription":
             check_group(asked.group.name)
         await client.register()
+        self._announce(client)
         return v2.HeartbeatResponse(status=ok())
+
+    def _announce(self, client: ProxyClient) -> None:
+        """Tell the other proxies of a member of a group."""
+        if self.members is not None:
+            if client.announced is None:
+                client.announced = client.member()
+            if client.announced is not None:
+                self.members.publish(REGISTER, client.announced)
 
     async def terminate(
         self, _: Call, context: CallContext, __: v2.NotifyClientTerminationRequest
@@ -251,6 +269,8 @@ class ClientCalls:
         """Unregister a client, and release what it holds."""
         self._clients.remove(client)
         self._held.release(client)
+        if client.announced is not None and self.members is not None:
+            self.members.publish(UNREGISTER, client.announced)
         await client.close()
 
     async def expire(self) -> None:
@@ -277,6 +297,8 @@ class ClientCalls:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*map(self.forget, self._clients))
+        if self.members is not None:
+            await self.members.flush()
 
     # Routes
 

@@ -16,6 +16,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from google.protobuf.json_format import MessageToJson, SerializeToJsonError
+
 from kourou.errors import CallRefusedError, KourouError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.group import ConsumeFromWhere, ConsumeType, SubscriptionGroup
@@ -33,13 +35,14 @@ from kourou.proxy.checks import check_group, check_topic
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
 from kourou.proxy.filters import subscription_of
 from kourou.proxy.held_pops import HeldPops
+from kourou.proxy.member_messages import LocalMember
 from kourou.proxy.metadata import CallContext, required_language
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
 from kourou.proxy.plain_acks import complete_acks
 from kourou.remoting.connection import Connection
 from kourou.remoting.dispatch import Handler
-from kourou.remoting.network import Address
+from kourou.remoting.network import Address, format_address
 from kourou.remoting.pool import ConnectionPool
 
 log = logging.getLogger(__name__)
@@ -68,6 +71,7 @@ class ProxyClient:
         seen_s: time of the loop of its last call.
         pool: its connections to brokers, by which they know it.
         pops: what brokers hold for it.
+        announced: the member that other proxies know; None: they know none.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class ProxyClient:
         self._version = version_ordinal(self.version)
         self._cluster = cluster
         self._registered: set[str] = set()
+        self.announced: LocalMember | None = None
 
     @property
     def group(self) -> str:
@@ -108,6 +113,19 @@ class ProxyClient:
     def consume_type(self) -> ConsumeType:
         """Whether the client is a push or a simple consumer; only of a consumer."""
         return _CONSUMERS[ClientType(self.settings.client_type)]
+
+    def member(self) -> LocalMember | None:
+        """Return the client as a member of its group, for other proxies; None for a producer."""
+        call = self.telemetry
+        if not self.group or call is None:
+            return None
+        (consumer,) = self._heartbeat().consumers
+        return LocalMember(
+            self.id, self.language, self._version or 0, consumer,
+            format_address(call.connection.remote_address),
+            format_address(call.connection.local_address),
+            json_of(self.settings),
+        )  # fmt: skip
 
     def command(self, command: RemotingCommand) -> RemotingCommand:
         """Return a request to a broker with the language and version of the client."""
@@ -195,6 +213,16 @@ class ProxyClient:
             masters = (route.master_address(one.broker_name) for one in route.queue_datas)
             found.update((address, None) for address in masters if address is not None)
         return list(found)
+
+
+def json_of(settings: v2.Settings) -> str:
+    """Return settings as JSON; without fields if one is out of the range of its type."""
+    try:
+        text: str = MessageToJson(settings)
+    except (SerializeToJsonError, ValueError) as error:
+        log.info("client.settings_without_json reason=%s", error)
+        return "{}"
+    return text
 
 
 def check_settings(settings: v2.Settings) -> None:

@@ -4,7 +4,7 @@ RocketMQ's proxies are the servers of their clients' groups, so that brokers do 
 members. Each proxy tells the others of its own, by a message for each heartbeat.
 
 Source: HeartbeatSyncer.java, HeartbeatSyncerData.java, RemoteChannelSerializer.java,
-apache/rocketmq 5.5.0.
+GrpcClientChannel.java, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ UNREGISTER: Final = "UNREGISTER"
 EXPIRY_S: Final = 120.0
 """Seconds without a heartbeat after which a member is forgotten."""
 MEMBERS_MAX: Final = 100_000
-_CHANNEL_TYPE: Final = "REMOTING"
+REMOTING: Final = "REMOTING"
+GRPC: Final = "GRPC_V2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class LocalMember:
 
     Attributes:
         remote_address, local_address: of its connection, `host:port`.
+        settings: of a gRPC client, in protobuf's JSON; None: the client speaks remoting.
     """
 
     client_id: str
@@ -78,17 +80,21 @@ class LocalMember:
     consumer: ConsumerData
     remote_address: str
     local_address: str
+    settings: str | None = None
 
 
 def member_change(kind: str, member: LocalMember, proxy_id: str, now_ms: int) -> MemberChange:
     """Return the message about a member of this proxy."""
     consumer = member.consumer
+    attribute = member.settings
+    if attribute is None:
+        attribute = dumps([to_json(one) for one in consumer.subscriptions]).decode()
     channel = {
         "remoteProxyIp": proxy_id.partition("%")[0],
         "remoteAddress": member.remote_address,
         "localAddress": member.local_address,
-        "type": _CHANNEL_TYPE,
-        "extendAttribute": dumps([to_json(one) for one in consumer.subscriptions]).decode(),
+        "type": REMOTING if member.settings is None else GRPC,
+        "extendAttribute": attribute,
     }
     is_here = kind == REGISTER
     return MemberChange(

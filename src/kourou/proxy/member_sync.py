@@ -70,11 +70,15 @@ class MemberSync:
         self._watch = asyncio.create_task(self._watch_queues(), name="members of other proxies")
 
     async def stop(self) -> None:
-        """Stop to read; wait for messages that are being sent."""
+        """Stop to read; wait for messages that are being sent. Later ones can still be sent."""
         tasks = [*self._readers.values(), *([self._watch] if self._watch else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Wait for messages that are being sent."""
         if self._sends:
             await asyncio.wait(self._sends, timeout=REQUEST_TIMEOUT_S)
 

@@ -83,6 +83,7 @@ class RemotingPort:
 
     Attributes:
         address: on which it listens, once it is started.
+        members: the exchange with other proxies, once it is started.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class RemotingPort:
         """
         self._cluster = cluster
         self._name = name
-        self._sync: MemberSync | None = None
+        self.members: MemberSync | None = None
         self._advertised = advertised
         self._sessions: dict[Connection, RemotingSession] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -133,8 +134,8 @@ class RemotingPort:
         self.address = await self._server.start(address)
         host, _, grpc_port = self._name.partition("%")
         proxy_id = f"{host or self.address[0]}%{self.address[1]}%{grpc_port or 0}"
-        self._sync = MemberSync(self._cluster, proxy_id, self._on_members_changed)
-        self._sync.start()
+        self.members = MemberSync(self._cluster, proxy_id, self._on_members_changed)
+        self.members.start()
         return self.address
 
     async def stop(self) -> None:
@@ -143,7 +144,7 @@ class RemotingPort:
         Clients are redirected (GO_AWAY), and brokers unregister them. Requests that brokers hold
         stay unanswered.
         """
-        if self._sync is not None:
+        if self.members is not None:
             self._server.go_away()
         try:
             async with asyncio.timeout(STOP_S):
@@ -152,8 +153,8 @@ class RemotingPort:
             self._later.abandon()
         for session in self._sessions.values():
             self._publish(UNREGISTER, session)
-        if self._sync is not None:
-            await self._sync.stop()
+        if self.members is not None:
+            await self.members.stop()
         await self._server.stop()
         await asyncio.gather(*(session.close() for session in self._sessions.values()))
         self._sessions.clear()
@@ -196,9 +197,9 @@ class RemotingPort:
 
     def _publish(self, kind: str, session: RemotingSession) -> None:
         """Tell the other proxies of the client in its groups."""
-        if self._sync is not None:
+        if self.members is not None:
             for member in session.members.values():
-                self._sync.publish(kind, member)
+                self.members.publish(kind, member)
 
     def _on_members_changed(self, group: str) -> None:
         for session in self._sessions.values():
@@ -275,8 +276,8 @@ class RemotingPort:
         await session.ask(asked.command, list(session.addresses))
         group = asked.command.header(UnregisterClientRequestHeader).consumer_group
         member = session.members.pop(group or "", None)
-        if member is not None and self._sync is not None:
-            self._sync.publish(UNREGISTER, member)
+        if member is not None and self.members is not None:
+            self.members.publish(UNREGISTER, member)
         return response(asked.command, remark="")
 
     async def _check_config(self, _: RemotingSession, asked: Request) -> RemotingCommand:
@@ -289,9 +290,9 @@ class RemotingPort:
         for answer in answers:
             if answer.code == ResponseCode.SUCCESS:
                 found |= dict.fromkeys(decode_consumer_list(answer.body))
-        if self._sync is not None:
+        if self.members is not None:
             group = asked.command.header(GetConsumerListByGroupRequestHeader).consumer_group
-            found |= dict.fromkeys(self._sync.of(group))
+            found |= dict.fromkeys(self.members.of(group))
         if not found and answers:
             return relayed(asked.command, answers[0])
         return response(asked.command, body=encode_consumer_list(list(found)))

@@ -26,6 +26,7 @@ from kourou.proxy.cluster import Cluster
 from kourou.proxy.deliveries import Deliveries
 from kourou.proxy.health import HEALTH, HealthService
 from kourou.proxy.held_messages import HeldMessages
+from kourou.proxy.member_sync import MemberSync
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
@@ -136,6 +137,10 @@ class Proxy:
         await self._calls.close()
         await self._held.close()
         await self.cluster.close()
+
+    def announce_members(self, members: MemberSync) -> None:
+        """Tell other proxies of the consumers from now on, by an exchange that is started."""
+        self._calls.members = members
 
     def metrics(self, labels: Mapping[str, str]) -> list[Family]:
         """Return the metrics as they are now; `labels` name the proxy."""

@@ -70,7 +70,7 @@ class _NoPeer:
     is_over = False
     incoming_bytes = 0
     has_eof = True
-    incoming: Final = deque[bytes]()
+    incoming: Final[list[bytes]] = []
     peer: LoopbackTransport | _NoPeer
 
     def is_closing(self) -> bool:
