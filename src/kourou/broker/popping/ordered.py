@@ -64,6 +64,8 @@ class OrderedPops:
         self, queue: PopQueue, attempt_id: str | None, invisible_ms: int = 0
     ) -> OrderBlock | None:
         """Return why a pop gets nothing from the queue; None if it is not blocked."""
+        if not len(self.table.infos):
+            return None
         now_ms = self._clock.now_ms()
         return self.table.infos.block(
             OrderedQueue(*queue), now_ms, attempt_id=attempt_id, invisible_ms=invisible_ms

@@ -216,6 +216,8 @@ class PopHandler:
         offset = self._starts.begin(queue, run.header.init_mode)
         if run.header.order and self._is_blocked(run, queue):
             return True
+        if offset == self._reader.max_offset(queue.topic, queue.queue_id):
+            return True  # without the cost of a read: a topic may have a thousand empty queues
         read = self._resident(run, queue, offset)
         if read is not None and read.is_wrong_offset:
             offset = self._correct(queue, offset, read)
