@@ -87,6 +87,26 @@ def test_late_change_of_the_invisible_time_moves_it_once() -> None:
     run_with_broker(test, config=SYNC, is_delivering=True)
 
 
+def test_late_change_after_the_end_of_the_invisible_time_delivers_the_message_once() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a")
+        [(offset, handle)] = (await rig.pop(invisible_time=3_000)).handles
+        await asyncio.sleep(2.995)  # the checkpoint is about to be read in the revive queue
+        broker.flusher.stall()
+        header = ChangeInvisibleTimeRequestHeader(GROUP, TOPIC, 0, handle, offset, 20_000)
+        answer = rig.send(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        await asyncio.sleep(4)
+        broker.flusher.release()
+        assert (await answer).code == 0
+        await asyncio.sleep(10)
+        assert revived(broker) == 0
+        await asyncio.sleep(20)
+        assert revived(broker) == 1
+
+    run_with_broker(test, config=SYNC, is_delivering=True)
+
+
 def test_late_revival_and_late_copy_of_its_checkpoint_store_each_message_once() -> None:
     async def test(broker: SimulatedBroker) -> None:
         rig = PopRig(broker)

@@ -168,6 +168,42 @@ def test_message_acknowledged_while_the_messages_in_flight_are_read_is_not_in_fl
     run_with_broker(acknowledge, disk, is_delivering=True, later_ms=ended_ms, offload=offload)
 
 
+def test_message_revived_while_the_messages_in_flight_are_read_is_not_in_flight() -> None:
+    disk, popped, may_read = SimDisk(), list[Got](), asyncio.Event()
+
+    async def pop(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a", b"b")
+        popped.append(await rig.pop(invisible_time=5_000))
+        await asyncio.sleep(1)
+        await broker.timers.storage.flush()
+
+    async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result = function(*args, **kwargs)
+        if getattr(function, "__qualname__", "") == "InFlightRecovery._read":
+            await may_read.wait()
+        return result
+
+    async def change(broker: SimulatedBroker) -> None:
+        popping, rig = broker.components.popping, PopRig(broker)
+        await asyncio.sleep(6)
+        assert not popping.recovery.is_complete
+        again = await rig.pop(invisible_time=60_000)
+        assert again.bodies == [b"a", b"b"]
+        may_read.set()
+        await popping.recovery.wait()
+        await asyncio.sleep(0.1)
+        assert popping.in_flight.message_count == 2  # of the second pop
+        for offset, handle in popped[0].handles:
+            assert (await rig.change(handle, offset, 1_000)).code == 0
+        await rig.ack_all(again)
+        await asyncio.sleep(8)
+        assert (await rig.pop()).bodies == []
+
+    ended_ms = run_virtual(run_life(disk, pop, 0, is_last=False))
+    run_with_broker(change, disk, is_delivering=True, later_ms=ended_ms, offload=offload)
+
+
 def test_second_copy_of_a_checkpoint_revives_nothing() -> None:
     async def copy(broker: SimulatedBroker) -> None:
         rig = PopRig(broker)

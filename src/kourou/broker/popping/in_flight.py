@@ -400,6 +400,10 @@ class InFlight:
         queue = self._queues.get(key[:3])
         return None if queue is None else queue.entries.get(self._entry_key(key))
 
+    def has_changing(self, key: CheckpointKey) -> bool:
+        """Return whether a message of the checkpoint is about to be changed."""
+        return any(other == key for other, _ in self._changing)
+
     def _is_changing(self, key: CheckpointKey, offset: int) -> bool:
         return bool(self._changing) and (key, offset) in self._changing
 

@@ -132,6 +132,7 @@ class InFlightRecovery:
                 await asyncio.sleep(RETRY_MS / 1000)
             else:
                 self.is_complete = self._copies.is_complete = True
+                self._revives.forget_taken()
                 self._completed.set()
 
     def end(self) -> None:
@@ -173,6 +174,8 @@ class InFlightRecovery:
                 for record, revive_queue in found[first : first + ADD_RECORDS]:
                     if isinstance(record, WaitingAck):
                         acks.append(record)
+                    elif self._revives.was_taken(record.key):
+                        continue  # since it was read
                     elif is_served(record, self._context):
                         self._revives.ack_early(record)
                         self._in_flight.add(record)

@@ -79,6 +79,7 @@ class ReviveParts:
         revived: messages that were revived before a kill, by their checkpoint.
         early_acked: messages whose ack the timer delivered before a kill, but not their checkpoint.
         releasing: checkpoints whose messages are being made visible before their time.
+        taken: checkpoints that came due before those from before the start were all known.
     """
 
     context: BrokerContext
@@ -92,6 +93,7 @@ class ReviveParts:
     revived: dict[CheckpointKey, set[int]] = field(default_factory=dict)
     early_acked: dict[CheckpointKey, set[int]] = field(default_factory=dict)
     releasing: set[CheckpointKey] = field(default_factory=set)
+    taken: set[CheckpointKey] = field(default_factory=set)
 
 
 def is_served(checkpoint: PopCheckpoint, context: BrokerContext) -> bool:
@@ -144,6 +146,14 @@ class Revives:
     def ack_early(self, checkpoint: PopCheckpoint) -> None:
         """Acknowledge the messages of a checkpoint that `note_early_acked` named."""
         checkpoint.ack_all(self._parts.early_acked.get(checkpoint.key, ()))
+
+    def was_taken(self, key: CheckpointKey) -> bool:
+        """Return whether a checkpoint came due since the start; known until `forget_taken`."""
+        return key in self._parts.taken
+
+    def forget_taken(self) -> None:
+        """Forget them: all checkpoints from before the start are known."""
+        self._parts.taken.clear()
 
     def revived_before(self, key: CheckpointKey) -> set[int]:
         """Return the offsets of a checkpoint's messages that were revived before a kill."""
@@ -354,7 +364,11 @@ class ReviveLoop:
         """Revive the messages of one checkpoint, or make it due again later."""
         parts, window = self._parts, self.window
         checkpoint = held.checkpoint
-        if parts.writer.has_unstored(checkpoint.key) or checkpoint.key in parts.releasing:
+        if (
+            parts.writer.has_unstored(checkpoint.key)
+            or checkpoint.key in parts.releasing
+            or parts.in_flight.has_changing(checkpoint.key)  # or both would deliver the message
+        ):
             window.defer(held, self._clock.now_ms() + LEVEL_RETRY_MS)
             return
         self._take(held)
@@ -386,6 +400,8 @@ class ReviveLoop:
             return
         held.is_taken = True
         in_flight, checkpoint = self._parts.in_flight, held.checkpoint
+        if not self._parts.recovery_is_complete():
+            self._parts.taken.add(checkpoint.key)
         left = in_flight.unacked(checkpoint.key)
         if left or self._parts.recovery_is_complete():
             checkpoint.ack_all(set(checkpoint.offsets).difference(left))
