@@ -188,9 +188,10 @@ def _distance(receipt: ReceiptHandle) -> int:
 def _batched(topic: str, group: str, receipts: Iterable[ReceiptHandle]) -> list[BatchAck]:
     """Return what acknowledges messages of one broker: an entry for each checkpoint."""
     bits: dict[tuple[object, ...], int] = {}
-    one_of: dict[tuple[object, ...], ReceiptHandle] = {}
     for receipt in receipts:
         key = receipt[:_CHECKPOINT_FIELDS]
         bits[key] = bits.get(key, 0) | 1 << _distance(receipt)
-        one_of[key] = receipt
-    return [calls_pop.batch_ack(one_of[key], topic, group, one) for key, one in bits.items()]
+    return [
+        calls_pop.batch_ack(ReceiptHandle._make((*key, None, None)), topic, group, one)
+        for key, one in bits.items()
+    ]

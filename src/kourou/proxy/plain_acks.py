@@ -19,7 +19,6 @@ Source: definition.proto and service.proto beside this package; protobuf's wire 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from typing import Annotated, Final, NamedTuple, Protocol
 
@@ -30,12 +29,13 @@ from kourou.http2.calls import Call
 from kourou.model.route import TopicRoute
 from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, raise_for_response, request
-from kourou.protocol.frame import HEADER_AT, frame_of, header_template
+from kourou.protocol.frame import HEADER_AT, bare_frame_end, frame_of, header_template
 from kourou.protocol.popping.headers import AckMessageRequestHeader
 from kourou.protocol.popping.receipt_handles import ReceiptHandle, decode_receipt_handle
 from kourou.protocol.popping.topic_names import real_topic
 from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import check_group, check_topic, is_blank
+from kourou.proxy.cluster import REQUEST_TIMEOUT_S
 from kourou.proxy.metadata import client_of
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
@@ -46,8 +46,6 @@ from kourou.remoting.connection import Connection
 from kourou.remoting.pending import PendingRequest
 
 METHOD: Final = "AckMessage"
-TIMEOUT_S: Final = 3.0
-"""Time for the broker's answer."""
 _PLANS_MAX: Final = 4_096
 _HEAD_BYTES_MAX: Final = 1_024
 """Longer names are not kept."""
@@ -63,8 +61,6 @@ _OFFSET_MARKER: Final = 8_191_919_191_919_191_919
 _OPAQUE_MARKER: Final = 2_147_483_543
 _HANDLE_MARKER: Final = "\x7f handle \x7f"  # no name of a topic, group or broker has blanks
 
-_unpack_sizes: Final = struct.Struct(">II").unpack_from
-_SIZE_SIZE: Final = 4
 _ANSWER_BYTES_MAX: Final = 1_024
 _encode_text: Final = msgspec.json.Encoder().encode
 _MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -193,7 +189,7 @@ class PlainAck(PendingRequest[None]):
         self.entry = entry
         self.language = language
         self.code = int(RequestCode.ACK_MESSAGE)
-        self.timeout_s = TIMEOUT_S
+        self.timeout_s = REQUEST_TIMEOUT_S
 
     def succeed(self) -> None:
         """Answer that the message is acknowledged."""
@@ -293,7 +289,7 @@ class PlainAcks:
         if not self._held.take_unrenewed(client_id, plan.group, plain.message_id, receipt):
             return False
         ack = PlainAck(self, call, data, plain.entry, language)
-        if not connection.register_pending(ack, call.connection.read_at_s + TIMEOUT_S):
+        if not connection.register_pending(ack, call.connection.read_at_s + REQUEST_TIMEOUT_S):
             return False
         handle = plain.handle
         if receipt.commit_log_offset is not None:  # the broker does not need it
@@ -352,12 +348,7 @@ def complete_acks(connection: Connection, buffer: bytearray, at: int, end: int) 
     connections of clients to brokers.
     """
     waiting = connection.pending.by_opaque
-    while end - at > HEADER_AT:
-        size, header_size = _unpack_sizes(buffer, at)
-        next_at = at + _SIZE_SIZE + size
-        # The top byte of the header size has the header encoding, which is 0 for JSON.
-        if next_at > end or header_size + _SIZE_SIZE != size or size > _ANSWER_BYTES_MAX:
-            break
+    while next_at := bare_frame_end(buffer, at, end, _ANSWER_BYTES_MAX):
         try:
             answer = _decode(buffer[at + HEADER_AT : next_at])
         except _MALFORMED:

@@ -21,7 +21,7 @@ from kourou.proxy.bodies import EncodedBody, encoded_body
 from kourou.proxy.convert import born_host, fill_resource, index_keys, received_message
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import DigestType, MessageType
-from kourou.proxy.varints import MORE, encode_varint
+from kourou.proxy.varints import encode_varint
 
 _SPECIAL: Final = frozenset(
     {
@@ -33,7 +33,6 @@ _SPECIAL: Final = frozenset(
 _TOPICS_MAX: Final = 4_096
 _HOSTS_MAX: Final = 1_024
 _SECONDS_MAX: Final = 1_024
-_BYTES: Final = tuple(bytes((number,)) for number in range(MORE))
 _NANOS: Final = (b"", *(b"\x10" + encode_varint(ms * 1_000_000) for ms in range(1, 1_000)))
 """The nanoseconds of a time by its milliseconds."""
 _DIGEST: Final = b"\x22\x24" + v2.Digest(type=DigestType.MD5).SerializeToString() + b"\x12\x20"
@@ -119,7 +118,7 @@ def _time(tag: bytes, ms: int) -> bytes:
     """Return a field with a time after 1970."""
     seconds, rest_ms = divmod(ms, 1_000)
     value = _seconds(seconds) + _NANOS[rest_ms]
-    return tag + _BYTES[len(value)] + value
+    return tag + encode_varint(len(value)) + value
 
 
 @lru_cache(_SECONDS_MAX)
@@ -128,11 +127,7 @@ def _seconds(seconds: int) -> bytes:
 
 
 def _text(tag: bytes, text: str) -> bytes:
-    value = text.encode()
-    size = len(value)
-    if size < MORE:
-        return tag + _BYTES[size] + value
-    return tag + encode_varint(size) + value
+    return _bytes(tag, text.encode())
 
 
 def _bytes(tag: bytes, value: bytes) -> bytes:

@@ -10,7 +10,6 @@ serves every call; `tests/proxy/test_plain_sends.py` compares the two.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -23,7 +22,7 @@ from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues
 from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
-from kourou.protocol.frame import HEADER_AT
+from kourou.protocol.frame import HEADER_AT, bare_frame_end
 from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import CallLimits, is_blank
 from kourou.proxy.convert import send_result
@@ -46,8 +45,6 @@ _PLANS_MAX: Final = 4_096
 _CODE: Final = int(RequestCode.SEND_MESSAGE_V2)
 METHOD: Final = "SendMessage"
 
-_unpack_sizes: Final = struct.Struct(">II").unpack_from
-_SIZE_SIZE: Final = 4
 _OFFSET_DIGITS_MAX: Final = 18
 _ANSWER_BYTES_MAX: Final = 4_096
 
@@ -290,12 +287,7 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
     """
     waiting: dict[int, Any] = connection.pending.by_opaque
     size_max = min(_ANSWER_BYTES_MAX, connection.limits.frame_bytes_max)
-    while end - at > HEADER_AT:
-        size, header_size = _unpack_sizes(buffer, at)
-        next_at = at + _SIZE_SIZE + size
-        # The top byte of the header size has the header encoding, which is 0 for JSON.
-        if next_at > end or header_size + _SIZE_SIZE != size or size > size_max:
-            break
+    while next_at := bare_frame_end(buffer, at, end, size_max):
         try:
             answer = _decode(buffer[at + HEADER_AT : next_at])
         except _MALFORMED:

@@ -136,8 +136,13 @@ def test_message_that_was_revived_before_a_kill_is_not_in_flight_after_it() -> N
     run_lives(revive, count)
 
 
-def test_message_acknowledged_while_the_messages_in_flight_are_read_is_not_in_flight() -> None:
-    disk, popped, may_read = SimDisk(), list[Got](), asyncio.Event()
+def run_while_recovering(life: Life, popped: list[Got], may_read: asyncio.Event) -> None:
+    """Run a broker that does not know all messages in flight until `may_read` is set.
+
+    A broker before it has popped two messages for five seconds, which is added to `popped`, and was
+    killed.
+    """
+    disk = SimDisk()
 
     async def pop(broker: SimulatedBroker) -> None:
         rig = PopRig(broker)
@@ -151,6 +156,13 @@ def test_message_acknowledged_while_the_messages_in_flight_are_read_is_not_in_fl
         if getattr(function, "__qualname__", "") == "InFlightRecovery._read":
             await may_read.wait()
         return result
+
+    ended_ms = run_virtual(run_life(disk, pop, 0, is_last=False))
+    run_with_broker(life, disk, is_delivering=True, later_ms=ended_ms, offload=offload)
+
+
+def test_message_acknowledged_while_the_messages_in_flight_are_read_is_not_in_flight() -> None:
+    popped, may_read = list[Got](), asyncio.Event()
 
     async def acknowledge(broker: SimulatedBroker) -> None:
         popping = broker.components.popping
@@ -164,25 +176,11 @@ def test_message_acknowledged_while_the_messages_in_flight_are_read_is_not_in_fl
         await asyncio.sleep(8)
         assert (await PopRig(broker).pop()).bodies == []
 
-    ended_ms = run_virtual(run_life(disk, pop, 0, is_last=False))
-    run_with_broker(acknowledge, disk, is_delivering=True, later_ms=ended_ms, offload=offload)
+    run_while_recovering(acknowledge, popped, may_read)
 
 
 def test_message_revived_while_the_messages_in_flight_are_read_is_not_in_flight() -> None:
-    disk, popped, may_read = SimDisk(), list[Got](), asyncio.Event()
-
-    async def pop(broker: SimulatedBroker) -> None:
-        rig = PopRig(broker)
-        await rig.put(b"a", b"b")
-        popped.append(await rig.pop(invisible_time=5_000))
-        await asyncio.sleep(1)
-        await broker.timers.storage.flush()
-
-    async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result = function(*args, **kwargs)
-        if getattr(function, "__qualname__", "") == "InFlightRecovery._read":
-            await may_read.wait()
-        return result
+    popped, may_read = list[Got](), asyncio.Event()
 
     async def change(broker: SimulatedBroker) -> None:
         popping, rig = broker.components.popping, PopRig(broker)
@@ -200,8 +198,7 @@ def test_message_revived_while_the_messages_in_flight_are_read_is_not_in_flight(
         await asyncio.sleep(8)
         assert (await rig.pop()).bodies == []
 
-    ended_ms = run_virtual(run_life(disk, pop, 0, is_last=False))
-    run_with_broker(change, disk, is_delivering=True, later_ms=ended_ms, offload=offload)
+    run_while_recovering(change, popped, may_read)
 
 
 def test_second_copy_of_a_checkpoint_revives_nothing() -> None:

@@ -9,7 +9,6 @@ result.
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Final
 
 import msgspec
@@ -17,11 +16,9 @@ import msgspec
 from kourou.client.send_receipt import Durability, stored_receipt
 from kourou.client.sending.first_try import FirstTry
 from kourou.protocol.command import FLAG_RESPONSE
-from kourou.protocol.frame import HEADER_AT
+from kourou.protocol.frame import HEADER_AT, bare_frame_end
 from kourou.remoting.connection import Connection
 
-_unpack_sizes: Final = struct.Struct(">II").unpack_from
-_SIZE_SIZE: Final = 4
 _OFFSET_DIGITS_MAX: Final = 18
 _ANSWER_BYTES_MAX: Final = 4_096
 """Longer answers are left to the general path."""
@@ -64,12 +61,7 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
     last: FirstTry | None = None
     released = released_bytes = count = 0
     sum_s = max_s = 0.0
-    while end - at > HEADER_AT:
-        size, header_size = _unpack_sizes(buffer, at)
-        next_at = at + _SIZE_SIZE + size
-        # The top byte of the header size has the header encoding, which is 0 for JSON.
-        if next_at > end or header_size + _SIZE_SIZE != size or size > size_max:
-            break
+    while next_at := bare_frame_end(buffer, at, end, size_max):
         try:
             answer = _decode(buffer[at + HEADER_AT : next_at])
         except _MALFORMED:
