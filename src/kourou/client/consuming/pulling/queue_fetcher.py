@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -51,6 +52,9 @@ StoreDeadLetter = Callable[[MessageQueue, UndecodableMessage], Awaitable[bool]]
 
 _BUSY_DELAY_MS: Final = 20
 """Delay after the broker answered FLOW_CONTROL."""
+
+_FRESH_S: Final = 0.05
+"""Time after an answer in which a pull is not verified to be for the topic that still exists."""
 
 _UNREADABLE_DELAY_MS: Final = 30_000
 """Delay after an unreadable message. It stays unreadable until the library for its compression is
@@ -194,8 +198,7 @@ class QueueFetcher:
         self.is_failing = False
         # The broker answered TOPIC_NOT_EXIST, and no pull has succeeded since.
         self._was_deleted = False
-        # Not pulled for a while: the topic may have been deleted and created again.
-        self._was_idle = False
+        self._answered_s = -math.inf  # loop time of the last answer
         self.problem: str | None = None
         self.last_pull_at_ms = 0
 
@@ -212,14 +215,12 @@ class QueueFetcher:
                 log.exception("pull.broken queue=%s offset=%s", self.queue, buffer.next_offset)
                 delay_ms = self._context.config.pull_error_delay_ms
             if delay_ms:
-                self._was_idle = True
                 await asyncio.sleep(delay_ms / 1000)
 
     async def _step(self) -> int:
         """Pull once unless paused or above a limit; return the delay before the next pull in ms."""
         buffer = self._buffer
         if buffer.is_paused:
-            self._was_idle = True
             await buffer.resumed()
             return 0
         if buffer.is_full():
@@ -230,7 +231,7 @@ class QueueFetcher:
         began_s = asyncio.get_running_loop().time()
         result = await self._pull(offset)
         buffer.max_offset = result.max_offset
-        self._was_idle = False
+        self._answered_s = asyncio.get_running_loop().time()
         # It is unknown which subscription the broker applied if it changed since the pull was sent.
         if buffer.is_dropped or buffer.has_new_subscription():
             return 0
@@ -293,9 +294,11 @@ class QueueFetcher:
         address = await self._address()
         # Slaves do not store offsets.
         is_committing = self._broker_id == MASTER_ID and not self.is_failing
-        # Verified only after a pause, because it costs the broker a little. A pull that is held
-        # when the topic is deleted is answered by the deletion.
-        is_verified = self._was_idle and not self._was_deleted
+        # Not pulled for a while, the topic may have been deleted and created again. Verified only
+        # then, because it costs the broker a little. A pull that is held when the topic is deleted
+        # is answered by the deletion.
+        is_fresh = asyncio.get_running_loop().time() - self._answered_s < _FRESH_S
+        is_verified = not is_fresh and not self._was_deleted
         # After a failure not held, to learn at once whether the broker still has our offset.
         suspend_ms = None if self.is_failing else terms.suspend_ms
         timeout_ms = terms.timeout_ms if suspend_ms else terms.unheld_timeout_ms
