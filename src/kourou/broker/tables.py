@@ -78,6 +78,7 @@ class Tables:
             runtime.offload,
         )
         self.offsets = _load_offsets(config, disk, runtime, store)
+        self.offsets.restart_deleted(store.reader.topic_begin)
         self.offsets.clamp(store.reader.max_offset)
         self.order_infos = _load_order_infos(disk, runtime, self.offsets, store)
         self.filters = ConsumerFilters(

@@ -52,6 +52,7 @@ def build_handlers(components: Components) -> Handlers:
     deletion = TopicDeletion(
         context,
         tables.offsets,
+        tables.order_infos,
         components.queue_deletion,
         components.held_pulls.on_topic_deleted,
     )

@@ -45,7 +45,11 @@ class AdminBench:
         self.broker = broker = sends.broker
         context = replace(broker.components.context, offload=offload)
         deletion = TopicDeletion(
-            context, broker.offsets, broker.queue_deletion, broker.held_pulls.on_topic_deleted
+            context,
+            broker.offsets,
+            broker.tables.order_infos,
+            broker.queue_deletion,
+            broker.held_pulls.on_topic_deleted,
         )
         self.handlers = TopicAdminHandlers(context, broker.offsets, deletion)
 

@@ -17,6 +17,7 @@ from kourou.broker.administration.admin_saving import save_and_answer
 from kourou.broker.administration.topic_deletion import TopicDeletion
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
+from kourou.broker.popping.order_table import OrderInfoTable
 from kourou.broker.reserved import check_not_reserved
 from kourou.broker.topic_attributes import change_group_attributes
 from kourou.errors import (
@@ -56,19 +57,25 @@ class GroupAdminHandlers:
     """Serves the requests."""
 
     def __init__(
-        self, context: BrokerContext, offsets: ConsumerOffsets, deletion: TopicDeletion
+        self,
+        context: BrokerContext,
+        offsets: ConsumerOffsets,
+        order_infos: OrderInfoTable,
+        deletion: TopicDeletion,
     ) -> None:
         """Create the handlers.
 
         Args:
             context: the broker's state and services.
             offsets: the offsets of a deleted group are removed here, if requested.
+            order_infos: saved without those of a deleted group.
             deletion: deletes the pop retry topics of a deleted group.
         """
         self._groups = context.groups
         self._topics = context.topics
         self._deletion = deletion
         self._offsets = offsets
+        self._order_infos = order_infos
         self._stats = context.stats
         self._later = context.later
 
@@ -204,7 +211,7 @@ class GroupAdminHandlers:
     async def _save_and_answer(self, request: Request, body: bytes = b"") -> RemotingCommand:
         """Save the tables, and return the answer once they are durable."""
         answer = response(request.command, body=body)
-        return await save_and_answer(answer, self._groups, self._offsets)
+        return await save_and_answer(answer, self._groups, self._order_infos, self._offsets)
 
 
 def _check(group: SubscriptionGroup) -> None:

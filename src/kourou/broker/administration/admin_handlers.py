@@ -98,7 +98,7 @@ def build_admin_handlers(components: Components, deletion: TopicDeletion) -> Adm
         components.popping.on_offset_reset(group, topic, queue_id)
 
     return AdminHandlers(
-        groups=GroupAdminHandlers(context, tables.offsets, deletion),
+        groups=GroupAdminHandlers(context, tables.offsets, tables.order_infos, deletion),
         clients=ClientAdminHandlers(context, tables.offsets, components.popping.filters),
         progress=ProgressHandlers(
             context,

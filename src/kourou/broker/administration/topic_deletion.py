@@ -14,6 +14,7 @@ from typing import Final
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
+from kourou.broker.popping.order_table import OrderInfoTable
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.errors import ServiceNotAvailableError, StoreError
 from kourou.model.topic import RETRY_PREFIX, TopicConfig
@@ -32,6 +33,7 @@ class TopicDeletion:
         self,
         context: BrokerContext,
         offsets: ConsumerOffsets,
+        order_infos: OrderInfoTable,
         queue_deletion: QueueDeletion,
         on_deleted: Callable[[TopicConfig], None],
     ) -> None:
@@ -40,6 +42,7 @@ class TopicDeletion:
         Args:
             context: the broker's state and services.
             offsets: the offsets of a deleted topic are removed here.
+            order_infos: saved without those of a deleted topic, before the topic has new messages.
             queue_deletion: deletes the queues of a deleted topic.
             on_deleted: called with each topic that was deleted.
         """
@@ -47,6 +50,7 @@ class TopicDeletion:
         self._groups = context.groups
         self._stats = context.stats
         self._offsets = offsets
+        self._order_infos = order_infos
         self._queue_deletion = queue_deletion
         self._on_deleted = on_deleted
 
@@ -54,17 +58,25 @@ class TopicDeletion:
         """Delete one topic; an unknown one is no error.
 
         The queues are deleted before the topic: a crash in between leaves a topic without messages,
-        and never old messages in a new topic of the same name.
+        and never old messages in a new topic of the same name. The offsets need not be saved: the
+        next start recognizes those from before the deletion.
 
         Raises:
-            ServiceNotAvailableError: its queues cannot be deleted.
+            ServiceNotAvailableError: its queues or order infos cannot be deleted.
         """
+
+        async def forget() -> None:
+            self._forget(name)
+            await self._order_infos.save()
+
         try:
-            await self._queue_deletion.delete(name)
+            await self._queue_deletion.delete(name, forget)
         except StoreError as error:
             raise ServiceNotAvailableError(
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {name} cannot be deleted: {error}"
             ) from error
+
+    def _forget(self, name: str) -> None:
         topic = self._topics.get(name)
         self._topics.delete(name)
         self._offsets.remove_topic(name)

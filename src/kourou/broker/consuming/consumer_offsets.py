@@ -404,6 +404,31 @@ class ConsumerOffsets:
         """Remove all offsets of the topic."""
         self._remove(lambda key: key[1] == topic)
 
+    def restart_deleted(self, topic_begin: Callable[[str], int]) -> None:
+        """Set the offsets of topics that were deleted since the file was written to 0.
+
+        Must be called once at a start, before `clamp`. With ASYNC_FLUSH, the file may still have
+        offsets of a deleted topic when its successor already has messages. The groups then begin at
+        the start of the successor; without any offset they could begin at its end.
+
+        Args:
+            topic_begin: returns the position of the log below which records belong to a deleted
+                topic of this name; 0 if there was none.
+        """
+        if self.loaded_positions is None:
+            return  # written by Java, which deletes the offsets itself
+        position, _ = self.loaded_positions
+        for table in (self._committed, self._pulled):
+            for (group, topic), offsets in table.items():
+                begin = topic_begin(topic)
+                # Equal if no record was stored in between; later offsets in the file are then 0.
+                if begin and position <= begin and any(offsets.values()):
+                    log.info(
+                        "consumer_offset.restarted group=%s topic=%s from=%s", group, topic, offsets
+                    )
+                    offsets.update(dict.fromkeys(offsets, 0))
+                    self._saver.changed()
+
     def clamp(self, max_offset: Callable[[str, int], int]) -> int:
         """Set back offsets that are beyond the end of their queue; return their number.
 

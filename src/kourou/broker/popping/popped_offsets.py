@@ -45,7 +45,12 @@ class LogFindings:
     by_java: list[JavaCheckpoint] = field(default_factory=list)
 
 
-def find_pops(disk: Disk, segment_bytes: int, positions: tuple[int, int]) -> LogFindings:
+def find_pops(
+    disk: Disk,
+    segment_bytes: int,
+    positions: tuple[int, int],
+    is_deleted: Callable[[PopQueue, int], bool],
+) -> LogFindings:
     """Return the pops and revives that are not in the saved offsets; runs on any thread.
 
     Args:
@@ -53,6 +58,8 @@ def find_pops(disk: Disk, segment_bytes: int, positions: tuple[int, int]) -> Log
         segment_bytes: size of its files.
         positions: see `ConsumerOffsets.loaded_positions`. Checkpoints that were stored before the
             first are left out, also if the timer delivered them later.
+        is_deleted: called with the queue and group of a pop and the end of the log at the pop;
+            returns whether the topic or the group was deleted since.
 
     Raises:
         OSError: the log cannot be read.
@@ -67,9 +74,12 @@ def find_pops(disk: Disk, segment_bytes: int, positions: tuple[int, int]) -> Log
         text = header.properties(piece.buffer)
         if _MARK in text:
             properties = decode_properties(text)
-            log_end = log_end_of(properties)
-            if properties.get(TAGS) == CHECKPOINT_TAG and (log_end or 0) >= popped_from:
-                _add_popped(found, properties, header.body(piece.buffer))
+            log_end = log_end_of(properties) or 0
+            if properties.get(TAGS) == CHECKPOINT_TAG and log_end >= popped_from:
+                popped = _popped(properties, header.body(piece.buffer))
+                if popped is not None and not is_deleted(popped[0], log_end):
+                    queue, following = popped
+                    found.popped[queue] = max(found.popped.get(queue, 0), following)
         elif REVIVED_MARK in text:
             origin = revived_origin(decode_properties(text))
             if origin is not None:
@@ -81,16 +91,16 @@ def find_pops(disk: Disk, segment_bytes: int, positions: tuple[int, int]) -> Log
     return found
 
 
-def _add_popped(found: LogFindings, properties: Mapping[str, str], body: bytes) -> None:
+def _popped(properties: Mapping[str, str], body: bytes) -> tuple[PopQueue, int] | None:
+    """Return the queue of a checkpoint, and the offset behind its messages; None if unknown."""
     following = next_offset_of(properties)
     if following is None:
-        return
+        return None
     try:
         record = decode_checkpoint(body)
     except MalformedBodyError:
-        return  # sent by a client
-    queue = PopQueue(record.topic, record.group, record.queue_id)
-    found.popped[queue] = max(found.popped.get(queue, 0), following)
+        return None  # sent by a client
+    return PopQueue(record.topic, record.group, record.queue_id), following
 
 
 def commit_popped(

@@ -249,7 +249,9 @@ class Popping:
             found = LogFindings(by_java=by_java)
         else:
             segment_bytes = context.config.store.commitlog_segment_bytes
-            found = await context.offload(find_pops, context.disk, segment_bytes, positions)
+            found = await context.offload(
+                find_pops, context.disk, segment_bytes, positions, self._was_deleted_after
+            )
         commit_popped(found.popped, offsets, reader.max_offset)
         await self._commit_java_pops(found.by_java)
         revived = await context.offload(
@@ -262,6 +264,12 @@ class Popping:
         revived_from = reader.written_position if positions is None else positions[1]
         self.revives.note_revived(found.revived | revived, revived_from)
         await self.recovery.note_early_acks()
+
+    def _was_deleted_after(self, queue: PopQueue, log_end: int) -> bool:
+        """Return whether topic or group of a queue were deleted after the log had this end."""
+        if self._context.groups.was_deleted_after(queue.group, log_end):
+            return True
+        return log_end <= self._context.store.reader.topic_begin(queue.topic)
 
     async def _commit_java_pops(self, checkpoints: Sequence[JavaCheckpoint]) -> None:
         """Move the offsets of groups behind the messages of checkpoints of Java."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.errors import StoreError
@@ -31,11 +32,16 @@ class QueueDeletion:
         self._offload = offload
         self.lock = asyncio.Lock()
 
-    async def delete(self, topic: str) -> None:
+    async def delete(self, topic: str, forget: Callable[[], Awaitable[None]] | None = None) -> None:
         """Delete the topic's queues durably; a topic without queues is no error.
 
         When this returns, the name may be used again, and its queues start at offset 0. Cancel this
         only to simulate a kill of the broker: a file call may still run afterwards.
+
+        Args:
+            topic: the topic's name.
+            forget: removes what refers to messages of the topic, while there are no queues and no
+                new messages are accepted; may raise OSError.
 
         Raises:
             StoreError: the store refuses writes, and nothing was changed; or a file call failed,
@@ -43,16 +49,18 @@ class QueueDeletion:
         """
         async with self.lock:
             deletion = self._commit.begin_deletion(topic)
-            if deletion is None:
-                return
             try:
-                await self._offload(deletion.note)
-                deletion.forget()
-                await self._offload(deletion.remove_files)
+                if deletion is not None:
+                    await self._offload(deletion.note)
+                    deletion.forget()
+                    await self._offload(deletion.remove_files)
+                if forget is not None:
+                    await forget()
             except OSError as error:
                 log.error("topic.deletion_failed name=%s error=%s", topic, error)  # noqa: TRY400
                 raise StoreError(
                     f"{error}; messages to topic {topic} are refused until it is deleted again or "
                     "the broker restarts"
                 ) from error
-            deletion.allow()
+            if deletion is not None:
+                deletion.allow()
