@@ -43,6 +43,8 @@ HOLD_MAX_MS: Final = 600_000
 """Limit on the time that a request is held, whatever it asks for."""
 SERVED_MAX: Final = 64
 """Limit on woken requests that are served in one iteration of the event loop."""
+SERVED_MS: Final = 5
+"""Time after which one iteration serves no further request: each may read a thousand queues."""
 EXPIRED_MAX: Final = 16
 """Limit on requests that expire in one iteration of the event loop. Each is read and answered on
 the general path, at five times the cost of a woken one."""
@@ -355,8 +357,10 @@ class PopHolds:
     def _serve_due(self) -> None:
         """Serve woken requests, as many as one iteration may."""
         self._next = None
-        due = self._due
-        for _ in range(min(SERVED_MAX, len(due))):
+        due, end_ms = self._due, steady_ms() + SERVED_MS
+        for number in range(min(SERVED_MAX, len(due))):
+            if number and steady_ms() >= end_ms:
+                break
             held = due.popleft()
             if held.request.connection.is_open:
                 held.request.serve_again()

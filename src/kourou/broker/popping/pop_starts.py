@@ -55,6 +55,14 @@ class PopStarts:
         self._on_reset = on_reset
         self.times: Final = PopTimes()
 
+    def is_at_end(self, queue: PopQueue) -> bool:
+        """Return whether the group has committed the end of the queue, and no reset is pending."""
+        if self._offsets.has_resets:
+            return False
+        topic, group, queue_id = queue
+        end = self._reader.max_offset(topic, queue_id)
+        return self._offsets.query(group, topic, queue_id) == end
+
     def begin(self, queue: PopQueue, init_mode: int) -> int:
         """Return the offset of the next read, and commit it if it is new."""
         topic, group, queue_id = queue
