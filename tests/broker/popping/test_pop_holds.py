@@ -19,7 +19,7 @@ from kourou.broker.popping.pop_holds import (
 )
 from kourou.broker.pulling.long_polling import ArrivedMessage
 from kourou.remoting.connection import Connection
-from kourou.testing.loop import run_virtual
+from kourou.testing.loop import VirtualTimeLoop, run_virtual
 from kourou.testing.peers import FakePeer
 from tests.broker.pulling.test_long_polling import News
 
@@ -43,11 +43,12 @@ class OnlyTag:
 
 
 class Request:
-    """A held request, which notes that it is served."""
+    """A held request, which notes that it is served, and blocks the loop meanwhile."""
 
-    def __init__(self, name: str, peer: FakePeer | None = None) -> None:
+    def __init__(self, name: str, peer: FakePeer | None = None, takes_s: float = 0) -> None:
         self.name = name
         self.peer = peer or FakePeer()
+        self.takes_s = takes_s
 
     @property
     def connection(self) -> Connection:
@@ -55,6 +56,9 @@ class Request:
 
     def serve_again(self) -> None:
         served.append(self.name)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        loop.advance(self.takes_s)
 
 
 def retry_topics(topic: str, group: str) -> list[str]:
@@ -75,9 +79,10 @@ def hold(
     topic: str = "T",
     peer: FakePeer | None = None,
     tags_code: int | None = None,
+    takes_s: float = 0,
 ) -> HoldResult:
     wanted = None if tags_code is None else OnlyTag(tags_code)
-    return holds.hold(Request(name, peer), (topic, group, queue_id), wait_ms, wanted)
+    return holds.hold(Request(name, peer, takes_s), (topic, group, queue_id), wait_ms, wanted)
 
 
 async def turn() -> None:
@@ -267,6 +272,21 @@ def test_requests_that_expire_together_are_served_in_several_iterations() -> Non
             most, before = max(most, len(served) - before), len(served)
         assert most == EXPIRED_MAX
         assert served == [str(number) for number in range(count)]
+
+    in_loop(test())
+
+
+def test_other_tasks_run_between_woken_requests_that_take_long() -> None:
+    async def test() -> None:
+        holds = table()
+        for number in range(10):
+            hold(holds, f"{number}", topic=f"T{number}", takes_s=0.003)
+        holds.on_arrivals([News(topic=f"T{number}") for number in range(10)])
+        most = before = len(served)
+        while len(served) < 10:
+            await asyncio.sleep(0)
+            most, before = max(most, len(served) - before), len(served)
+        assert most == 2
 
     in_loop(test())
 
