@@ -37,6 +37,19 @@ def test_message_is_not_received_again_after_its_ack() -> None:
     with_rig(test)
 
 
+def test_receives_take_the_fast_path_of_the_broker() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)
+        for _ in range(3):
+            await producer.send(b"one")
+            await consumer.ack(*await consumer.receive(invisible_ms=30_000))
+        declined = rig.broker.components.popping.fast_pops.declined
+        del declined["cut off"]
+        assert declined == {"group": 1}, "only the first pop, which creates the group"
+
+    with_rig(test)
+
+
 def test_messages_acknowledged_by_one_call_are_not_received_again() -> None:
     async def test(rig: Rig) -> None:
         producer, consumer = await rig.producer(), await rig.consumer(kind=SIMPLE)

@@ -366,7 +366,7 @@ def test_single_acks_of_one_checkpoint_share_a_record() -> None:
     [
         ({"queueId": "9"}, "queue"),
         ({"queueId": "x"}, "number"),
-        ({"bornTime": "0"}, "number"),
+        ({"bornTime": "x"}, "number"),
         ({"bornTime": "5"}, "late"),
         ({"topic": "V"}, "topic"),
         ({"consumerGroup": "new"}, "group"),
@@ -407,6 +407,23 @@ def test_change_takes_effect_with_the_next_pop() -> None:
         assert parts_of(await rig.pop(one)) == []
         assert rig.path.declined == {"forbidden": 3}
         assert rig.fast_count == 3
+
+    on_broker(test)
+
+
+def test_pop_without_a_born_time_is_held_for_its_poll_time_also_when_it_becomes_unusual() -> None:
+    async def test(broker: SimulatedBroker, rig: Rig) -> None:
+        await rig.pop({"invisibleTime": "60000"})
+        rig.feed(rig.pop_frame({"pollTime": "5000", "bornTime": "0"}, opaque=8))
+        assert rig.fast_count == 2
+        await asyncio.sleep(3)
+        broker.live_config.update({"enablePopMessageThreshold": "true"}, 1)
+        broker.components.popping.holds.wake("T", "g", 0)
+        await asyncio.sleep(1.5)
+        assert rig.path.declined == {"threshold": 1}
+        assert len(rig.peer.frames) == 1
+        await asyncio.sleep(1)
+        assert decode_frame(rig.peer.frames[1][4:]).code == ResponseCode.POLLING_TIMEOUT
 
     on_broker(test)
 

@@ -39,6 +39,7 @@ from kourou.broker.popping.fast_acks import FastAcks
 from kourou.broker.popping.plain_pops import PlainPop, PlainPops, decode_pop
 from kourou.broker.popping.pop import PopHandler
 from kourou.broker.popping.pop_answers import refusal_answer
+from kourou.broker.popping.pop_facts import set_born_time
 from kourou.broker.popping.pop_holds import ALL_QUEUES, HoldResult, PopHolds
 from kourou.broker.popping.pop_run import PERCENT, TYPE_ATTRIBUTE, PopQueue, queue_ids
 from kourou.broker.popping.pop_starts import PopStarts
@@ -83,7 +84,7 @@ class _Pop:
     """One pop in progress, or held; see `HeldRequest`.
 
     Attributes:
-        born_ms: when the client sent it.
+        born_ms: when the client sent it, or when it arrived if the client does not tell.
         frame: the whole frame while it is held; empty while it was never held.
         size: its size as counted among the unanswered requests, in bytes.
         found: the messages found, by queue.
@@ -170,8 +171,9 @@ class FastPops(FastRequests):
             return "header"
         fields = header.extFields
         born_ms, cached = number(fields.born_time), self._pops.of(fields)
-        if cached is None or born_ms <= 0:
+        if cached is None or born_ms < 0:
             return "number"
+        born_ms = born_ms or self._clock.now_ms()  # as `set_born_time`
         pop = _Pop(self, connection, cached, born_ms, header.opaque, size)
         reason = self._serve_pop(pop, buffer, start, end)
         if reason is None:
@@ -440,7 +442,9 @@ class FastPops(FastRequests):
         except ProtocolError as error:  # in a part that this path does not read
             pop.connection.close(str(error))
             return
-        self._parts.handler.serve_again(Request(command, pop.connection, pop.size))
+        request = Request(command, pop.connection, pop.size)
+        set_born_time(request, pop.born_ms)
+        self._parts.handler.serve_again(request)
 
 
 def _request_of(pop: _Pop) -> Request:

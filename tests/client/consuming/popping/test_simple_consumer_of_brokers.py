@@ -235,3 +235,19 @@ def test_message_is_not_consumed_by_a_member_without_a_listener() -> None:
             assert "receives messages itself" in (result.remark or "")
 
     with_brokers(body)
+
+
+def test_receives_take_the_fast_path_of_the_broker() -> None:
+    async def body(w: Recording) -> None:
+        declined = w.cluster.broker().components.popping.fast_pops.declined
+        async with w.cluster.simple_consumer(config=config()) as consumer:
+            consumer.subscribe(TOPIC)
+            for _ in range(3):
+                await w.send(b"1", b"2")
+                received = await consumer.receive(invisible_ms=30_000)
+                await consumer.ack(received[0])
+                await consumer.ack_all(received[1:])
+        del declined["cut off"]
+        assert declined == {"group": 1}, "only the first pop, which creates the group"
+
+    with_brokers(body)
