@@ -461,6 +461,29 @@ def test_held_pop_is_answered_at_the_end_of_its_time_or_passed_on_when_refused()
     on_broker(test)
 
 
+def test_end_of_a_hold_has_the_same_answer_on_both_paths() -> None:
+    answers: list[dict[str, object]] = []
+
+    def run(*, is_fast: bool) -> Callable[[SimulatedBroker, Rig], Coroutine[Any, Any, None]]:
+        async def test(broker: SimulatedBroker, rig: Rig) -> None:
+            await rig.pop({"invisibleTime": "60000"})
+            rig.is_fast = is_fast
+            rig.feed(rig.pop_frame({"pollTime": "2000"}, opaque=9))
+            await asyncio.sleep(3)
+            answer = decode_frame(rig.peer.frames[-1][4:])
+            answers.append({"code": answer.code, "remark": answer.remark, **answer.ext_fields})
+            assert answer.opaque == 9
+            assert (rig.path.declined, rig.fast_count) == ({}, 1 + is_fast)
+            assert rig.peer.unanswered.count == 0
+
+        return test
+
+    for is_fast in (False, True):
+        on_broker(run(is_fast=is_fast))
+    assert answers[0] == answers[1]
+    assert answers[0]["code"] == ResponseCode.POLLING_TIMEOUT
+
+
 def test_queue_is_locked_until_its_checkpoint_is_stored() -> None:
     async def test(_: SimulatedBroker, rig: Rig) -> None:
         rig.feed(rig.pop_frame({"queueId": "0"}))

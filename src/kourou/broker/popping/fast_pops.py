@@ -11,9 +11,10 @@ A frame is accepted only if it has all of these properties:
                 buffer is empty and off
 
 All other frames are left to the general path (`pop.py`), which serves every request; nothing has
-changed by then. A held pop that has become unusual by the time it is woken is passed on too. Both
-paths read the same queues in the same order, store the same checkpoints (`revive_puts.py`) and
-send the same answers; `tests/broker/popping/test_fast_pops.py` compares them.
+changed by then. A held pop that has become unusual by the time it is woken is passed on too, but
+answered here when its time is over. Both paths read the same queues in the same order, store the
+same checkpoints (`revive_puts.py`) and send the same answers;
+`tests/broker/popping/test_fast_pops.py` compares them.
 
 Source: see `kourou.broker.popping.pop`.
 """
@@ -38,7 +39,7 @@ from kourou.broker.popping.checkpoint_writer import CheckpointWriter, Consecutiv
 from kourou.broker.popping.fast_acks import FastAcks
 from kourou.broker.popping.plain_pops import PlainPop, PlainPops, decode_pop
 from kourou.broker.popping.pop import PopHandler
-from kourou.broker.popping.pop_answers import refusal_answer
+from kourou.broker.popping.pop_answers import NOTHING, found_fields, refusal_answer
 from kourou.broker.popping.pop_facts import set_born_time
 from kourou.broker.popping.pop_holds import ALL_QUEUES, HoldResult, PopHolds
 from kourou.broker.popping.pop_run import PERCENT, TYPE_ATTRIBUTE, PopQueue, queue_ids
@@ -55,8 +56,8 @@ from kourou.broker.pulling.verdicts import Refusal
 from kourou.broker.writing.put import CODES, PutResult, PutStatus
 from kourou.errors import ProtocolError
 from kourou.model.topic import TopicConfig
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import RemotingCommand
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.frame import HEADER_AT, decode_frame, frame_of
 from kourou.protocol.popping.info_strings import ENTRY_END, offsets_entry, start_offset_entry
 from kourou.remoting.connection import Connection, Request
@@ -68,6 +69,8 @@ _FRAME_BYTES_MAX: Final = 4096
 """A typical frame has about 400 bytes."""
 _CODE: Final = slice(HEADER_AT + len('{"code":'), HEADER_AT + len('{"code":') + 6)
 _POP_CODE: Final = b"%d" % RequestCode.POP_MESSAGE
+_OVER: Final = "end of the hold"
+"""Reason for a pop that found nothing and whose time is over."""
 
 
 class _Found(NamedTuple):
@@ -381,6 +384,17 @@ class FastPops(FastRequests):
         pop.connection.unanswered.remove(pop.size)
         pop.connection.send_now(answer)
 
+    def _answer_nothing(self, pop: _Pop) -> None:
+        """Answer a held pop whose time is over."""
+        self._stats.on_miss()
+        header, revive_queue = pop.cached.header, self._parts.revive_log.next_queue()
+        now_ms = self._clock.now_ms()
+        fields = found_fields(now_ms, header.invisible_time, revive_queue, pop.rest, ("", ""))
+        request = _request_of(pop)
+        answer = response(request.command, ResponseCode.POLLING_TIMEOUT, NOTHING)
+        answer.ext_fields = fields
+        request.reply(answer)
+
     def _checkpoints(self, pop: _Pop) -> list[PopCheckpoint]:
         return [
             PopCheckpoint(
@@ -421,7 +435,7 @@ class FastPops(FastRequests):
             None,
         )
         if result is not HoldResult.HELD:
-            return "hold"
+            return _OVER if result is HoldResult.LATE else "hold"
         self._stats.on_miss()
         for topic, group, queue_id in pop.readable:
             self._parts.holds.wake(topic, group, queue_id)
@@ -435,6 +449,9 @@ class FastPops(FastRequests):
             log.exception("held_pop.failed")
             reason = "failure"
         if reason is None:
+            return
+        if reason == _OVER:
+            self._answer_nothing(pop)
             return
         self.declined[reason] += 1
         try:

@@ -46,8 +46,8 @@ SERVED_MAX: Final = 64
 SERVED_MS: Final = 5
 """Time after which one iteration serves no further request: each may read a thousand queues."""
 EXPIRED_MAX: Final = 16
-"""Limit on requests that expire in one iteration of the event loop. Each is read and answered on
-the general path, at five times the cost of a woken one."""
+"""Limit on requests that expire in one iteration of the event loop. Unless they are plain, they are
+read and answered on the general path, at five times the cost of a woken one."""
 
 
 class HoldResult(Enum):
