@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.push_consumer import PushConsumer
-from kourou.errors import TopicNotFoundError
+from kourou.errors import ConnectionLostError, TopicNotFoundError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
 from kourou.testing.inspection import config_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
@@ -176,6 +178,61 @@ def test_a_poller_gets_all_messages_of_a_topic_created_again(
             await until_received(lambda: not set(new(count)) - set(got))
             await reader.poll(timeout_ms=0)
             await reader.commit()
+            assert await w.committed() == count
+
+    run_virtual(main())
+
+
+class FailingBounds:
+    """Fails requests for the first offset of a queue.
+
+    Attributes:
+        is_on: whether it does.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:
+        """Fail a request."""
+        if command.code == RequestCode.GET_MIN_OFFSET and self.is_on:
+            raise ConnectionLostError(f"connection to {address} lost")
+
+    def after_response(self, *_: object) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_offset_of_a_deleted_topic_is_not_committed_while_its_correction_fails(count: int) -> None:
+    async def main() -> None:
+        hook = FailingBounds()
+        config = PullConsumerConfig(
+            consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+            auto_commit=False,
+            pull_error_delay_ms=5_000,
+            request_hooks=(hook,),
+        )
+        async with (
+            recording(queues=1) as w,
+            w.cluster.pull_consumer("consumers", config) as reader,
+        ):
+
+            async def poll_until(bodies: list[bytes]) -> None:
+                while set(bodies) - set(w.received):
+                    messages = await reader.poll(timeout_ms=1_000)
+                    w.received.extend(one.body for one in messages)
+                    with suppress(TopicNotFoundError):
+                        await reader.commit()
+
+            await reader.assign([QUEUE])
+            await w.send(*OLD)
+            await poll_until(OLD)
+            hook.is_on = True
+            await recreate(w, count, 0)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(poll_until(new(count)), 20)
+            hook.is_on = False
+            await asyncio.wait_for(poll_until(new(count)), 90)
             assert await w.committed() == count
 
     run_virtual(main())

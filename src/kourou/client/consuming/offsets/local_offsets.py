@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from kourou.client.calls_consume import CommittedOffset
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.offsets.offset_store import Offsets, OffsetsInMemory, RemoteOffsets
 from kourou.client.instance import ClientInstance
@@ -92,7 +93,7 @@ class LocalOffsets(OffsetsInMemory):
         if unlock is not None:
             unlock()
 
-    async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
+    async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> CommittedOffset:
         """Return the queue offset in the file; None if it has none.
 
         Args:
@@ -100,7 +101,7 @@ class LocalOffsets(OffsetsInMemory):
             zero_if_new: ignored: no broker is involved.
         """
         del zero_if_new
-        return self._persisted.get(queue)
+        return CommittedOffset(self._persisted.get(queue), None)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Write the offsets of these queues; the file keeps those of other queues.

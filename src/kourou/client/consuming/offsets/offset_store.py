@@ -38,7 +38,9 @@ class Offsets(Protocol):
     def close(self) -> None:
         """Release the store for other consumers. Nothing is written."""
 
-    async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
+    async def fetch(
+        self, queue: MessageQueue, *, zero_if_new: bool = False
+    ) -> calls_consume.CommittedOffset:
         """Return the persisted queue offset; None if the group has none for the queue.
 
         With `zero_if_new`, return 0 instead of None if the queue still has its first messages in
@@ -49,7 +51,16 @@ class Offsets(Protocol):
         """
 
     def topic_begin(self, queue: MessageQueue) -> int | None:
-        """Return the offset's `TOPIC_BEGIN_FIELD`, which identifies its topic; None: unknown."""
+        """Return the `TOPIC_BEGIN_FIELD` of the topic that this member's offsets belong to.
+
+        None: unknown.
+        """
+
+    def set_topic_begin(self, queue: MessageQueue, begin: int | None) -> None:
+        """Set it, as the member is about to continue at an offset of this topic.
+
+        An offset in memory of another topic is dropped. None changes nothing.
+        """
 
     def get(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory; None before the first update."""
@@ -83,6 +94,9 @@ class OffsetsInMemory:
         """Return None: no broker was asked."""
         del queue
         return None
+
+    def set_topic_begin(self, queue: MessageQueue, begin: int | None) -> None:
+        """Do nothing."""
 
     def get(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory; None before the first update."""
@@ -121,15 +135,29 @@ class RemoteOffsets(OffsetsInMemory):
         self._topic_begins: dict[MessageQueue, int] = {}
 
     def topic_begin(self, queue: MessageQueue) -> int | None:
-        """Return the `TOPIC_BEGIN_FIELD` of the broker's last response to `fetch`."""
+        """Return the `TOPIC_BEGIN_FIELD` of the topic that this member's offsets belong to."""
         return self._topic_begins.get(queue)
+
+    def set_topic_begin(self, queue: MessageQueue, begin: int | None) -> None:
+        """Set it; see `Offsets.set_topic_begin`.
+
+        A fetch alone does not set it: an offset of a deleted topic would be committed for the topic
+        that was created again, whose messages before this offset the group would skip.
+        """
+        if begin is None:
+            return
+        if self._topic_begins.get(queue, begin) != begin:
+            self._offsets.pop(queue, None)
+        self._topic_begins[queue] = begin
 
     def forget(self, queue: MessageQueue) -> None:
         super().forget(queue)
         self._topic_begins.pop(queue, None)
         self._failing.discard(queue)
 
-    async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
+    async def fetch(
+        self, queue: MessageQueue, *, zero_if_new: bool = False
+    ) -> calls_consume.CommittedOffset:
         """Return the queue offset committed at the broker; None if the group has none.
 
         With `zero_if_new`, return 0 instead of None if the queue still has its first messages in
@@ -149,10 +177,7 @@ class RemoteOffsets(OffsetsInMemory):
                 timeout_s=deadline.remaining_s(),
             )
 
-        committed = await self._instance.call_broker(queue, self._timeout_ms, call)
-        if committed.topic_begin is not None:
-            self._topic_begins[queue] = committed.topic_begin
-        return committed.offset
+        return await self._instance.call_broker(queue, self._timeout_ms, call)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Commit the offsets of these queues to their brokers.
@@ -164,7 +189,7 @@ class RemoteOffsets(OffsetsInMemory):
         await commit_each(queues, self._persist)
 
     async def _persist(self, queue: MessageQueue) -> None:
-        offset = self._offsets.get(queue)
+        offset, topic_begin = self._offsets.get(queue), self._topic_begins.get(queue)
         if offset is None:
             return
         try:
@@ -178,7 +203,7 @@ class RemoteOffsets(OffsetsInMemory):
                 queue,
                 offset,
                 timeout_s=self._timeout_ms / 1000,
-                topic_begin=self._topic_begins.get(queue),
+                topic_begin=topic_begin,
             )
         except KourouError as error:
             if error.refresh_route:

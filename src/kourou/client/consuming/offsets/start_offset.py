@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from kourou.client import calls_consume
+from kourou.client.calls_consume import CommittedOffset
 from kourou.client.consuming.consumer_config import ConsumerConfig
 from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.instance import ClientInstance
@@ -42,8 +43,18 @@ async def find_start_offset(
             any guess would skip or repeat messages.
     """
     committed = await offsets.fetch(queue)
-    if committed is not None:
-        return committed, True
+    if committed.offset is not None:
+        offsets.set_topic_begin(queue, committed.topic_begin)
+        return committed.offset, True
+    offset = await _find_first_offset(instance, offsets, queue, config)
+    offsets.set_topic_begin(queue, committed.topic_begin)
+    return offset, False
+
+
+async def _find_first_offset(
+    instance: ClientInstance, offsets: Offsets, queue: MessageQueue, config: ConsumerConfig
+) -> int:
+    """Return the queue offset at which a group without a committed offset starts."""
     where, timestamp_ms = config.consume_from_where, config.consume_timestamp_ms
     if timestamp_ms is None:
         timestamp_ms = instance.runtime.clock.now_ms() - _CONSUME_TIMESTAMP_AGE_MS
@@ -51,7 +62,7 @@ async def find_start_offset(
     if where is ConsumeFromWhere.FIRST_OFFSET or (
         where is ConsumeFromWhere.LAST_OFFSET and is_retry
     ):
-        return 0, False
+        return 0
 
     async def ask(address: str, deadline: Deadline) -> int:
         pool, timeout_s = instance.pool, deadline.remaining_s()
@@ -64,9 +75,9 @@ async def find_start_offset(
     # The end is queried before `zero_if_new`: queried after it, the end of a queue that was empty
     # could lie behind its first messages.
     offset = await instance.call_broker(queue, config.request_timeout_ms, ask)
-    if offset and await offsets.fetch(queue, zero_if_new=True) == 0:
+    if offset and (await offsets.fetch(queue, zero_if_new=True)).offset == 0:
         offset = 0
-    return offset, False
+    return offset
 
 
 async def find_offset_in_bounds(
@@ -85,7 +96,8 @@ async def find_offset_in_bounds(
     Raises:
         TransportError, RemoteError: as `find_start_offset`.
     """
-    committed = await offsets.fetch(queue) if offsets.is_remote else None
+    found = await offsets.fetch(queue) if offsets.is_remote else CommittedOffset(None, None)
+    committed = found.offset
 
     async def ask(address: str, deadline: Deadline) -> tuple[int, int]:
         pool = instance.pool
@@ -98,6 +110,7 @@ async def find_offset_in_bounds(
     # Queried after the committed offset: another member may have committed since, and queues only
     # grow.
     low, high = await instance.call_broker(queue, config.request_timeout_ms, ask)
+    offsets.set_topic_begin(queue, found.topic_begin)
     if committed is None or committed > high:
         return low, False
     return max(low, committed), True

@@ -497,15 +497,17 @@ class Poller:
         polled = self._polled.polled_queues if queue is None else [self._polled.get(queue)]
         for one in polled:
             one.acknowledge()
-        offsets = {one.queue: one.committable for one in polled}
+        offsets = {
+            one.queue: (one.committable, self._polled.topic_begin(one.queue))
+            for one in polled
+            if one.committable is not None
+        }
 
         async def commit(queue: MessageQueue) -> None:
-            offset = offsets[queue]
-            if offset is not None:
-                begin = self._polled.topic_begin(queue)
-                await self._access.commit_offset(queue, offset, begin)
+            offset, topic_begin = offsets[queue]
+            await self._access.commit_offset(queue, offset, topic_begin)
 
-        await commit_each([queue for queue, at in offsets.items() if at is not None], commit)
+        await commit_each(offsets, commit)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at another queue offset.
