@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import struct
@@ -21,7 +22,7 @@ from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from kourou.model.topic import PERM_WRITE, TopicConfig
 from kourou.protocol.clients import ConsumerData
-from kourou.protocol.codes import LanguageCode
+from kourou.protocol.codes import LanguageCode, ResponseCode
 from kourou.protocol.frame import decode_frame, encode_frame
 from kourou.protocol.record.decode import decode_messages
 from kourou.remoting.connection import Connection
@@ -68,6 +69,8 @@ class Peer(FakePeer):
 
     def send_frames(self, data: bytes) -> None:
         self.frames.append(data)
+
+    send_now = send_frames
 
 
 def fast_path(broker: SimulatedBroker) -> FastPull:
@@ -257,7 +260,7 @@ def test_a_run_of_declined_pulls_is_skipped_for_a_while() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"commitOffset": "1"}, {"kourouTopicBegin": "x"}, {"kourouTopicBegin": "0", **HELD}],
+    [{"commitOffset": "1"}, {"kourouTopicBegin": "x"}, {"kourouTopicBegin": "x", **HELD}],
 )
 def test_offset_that_is_to_be_verified_is_left_to_the_general_path(fields: dict[str, str]) -> None:
     async def test(broker: SimulatedBroker) -> None:
@@ -287,6 +290,29 @@ def test_pull_of_the_current_topic_is_served_and_one_of_a_deleted_topic_is_not()
         assert serve_fast(broker, current, path=path) == await serve(broker, current)
         assert serve_fast(broker, frame({"kourouTopicBegin": "0"}), path=path) is None
         assert path.declined == {"topic begin": 1}
+
+    run_with_broker(test)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_held_pull_of_a_deleted_topic_gets_no_message_of_its_successor(*, is_known: bool) -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"deleted")])
+        broker.groups.get_or_create("g")
+        peer, path = Peer(), fast_path(broker)
+        begin = {"kourouTopicBegin": "0"} if is_known else {}
+        data = frame({"queueOffset": "1", **begin, **HELD})
+        buffer = bytearray(data)
+        assert path(cast(Connection, peer), buffer, 0, len(buffer)) == len(data)
+        assert peer.frames == []
+
+        await QueueDeletion(broker.commit, offload).delete("T")
+        await broker.store_messages([broker.draft(b"new 0"), broker.draft(b"new 1")])
+        await asyncio.sleep(2)
+
+        (answer,) = [*(decode_frame(one[4:]) for one in peer.frames), *peer.sent]
+        assert (answer.code == ResponseCode.TOPIC_NOT_EXIST) is is_known
+        assert (b"new 1" in answer.body) is not is_known
 
     run_with_broker(test)
 

@@ -68,6 +68,8 @@ _PULLS_MAX: Final = 16_384
 _EXPRESSION_LENGTH_MAX: Final = 256
 """Verdicts with longer expressions are not cached: the cache could take too much memory."""
 _TEMPLATES_MAX: Final = 4096
+_UNKNOWN_BEGIN: Final = 1 << 63
+"""Stands for the missing `TOPIC_BEGIN_FIELD` of other clients: their offset is taken as valid."""
 
 _NEXT: Final = 1_111_111_111_111_111_111
 _LOW: Final = 1_222_222_222_222_222_222
@@ -136,10 +138,13 @@ class _Held:
 
     Attributes:
         frame: the whole frame.
+        topic_begin: of the topic that its offset belongs to.
         size: its size as counted among the unanswered requests, in bytes.
     """
 
-    __slots__ = ("_path", "connection", "frame", "offset", "opaque", "pull", "size")
+    __slots__ = (
+        "_path", "connection", "frame", "offset", "opaque", "pull", "size", "topic_begin",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -149,6 +154,7 @@ class _Held:
         offset: int,
         opaque: int,
         frame: bytes,
+        topic_begin: int,
     ) -> None:
         self._path = path
         self.connection = connection
@@ -156,6 +162,7 @@ class _Held:
         self.offset = offset
         self.opaque = opaque
         self.frame = frame
+        self.topic_begin = topic_begin
         self.size = len(frame) - 4
 
     @property
@@ -216,10 +223,9 @@ class FastPull(FastRequests):
         if not 0 <= commit_offset <= offset:
             return "offset"  # the answer ends at `offset` or later, which bounds the commit offset
         begin = fields.kourou_topic_begin
-        if begin is not None and (
-            cached.spec.suspend_ms or number(begin) < self._reader.topic_begin(fields.topic)
-        ):
-            return "topic begin"  # it is refused, or may be when a held pull is woken
+        topic_begin = _UNKNOWN_BEGIN if begin is None else number(begin)
+        if topic_begin < self._reader.topic_begin(fields.topic):
+            return "topic begin"  # it is refused
         pull, host = cached.spec, connection.remote_address[0]
         if pull.is_committing and not self._offsets.has_room(pull.group, pull.topic, host):
             return "offset"
@@ -228,7 +234,8 @@ class FastPull(FastRequests):
             return permitted
         if pull.suspend_ms and self._reader.max_offset(pull.topic, pull.queue_id) == offset:
             # The most frequent pull of consumers that have caught up: there is nothing to read.
-            if not self._hold(_Held(self, connection, cached, offset, opaque, bytes(frame))):
+            held = _Held(self, connection, cached, offset, opaque, bytes(frame), topic_begin)
+            if not self._hold(held):
                 return "hold"
         else:
             answer = self._answer(pull, permitted, offset, opaque, None)
@@ -320,6 +327,8 @@ class FastPull(FastRequests):
         """Return the answer to a held pull; None if the general path answers it."""
         try:
             answer, permitted = None, self._permit(held.pull)
+            if held.topic_begin < self._reader.topic_begin(held.pull.spec.topic):
+                permitted = "topic begin"
             if isinstance(permitted, str):
                 self.declined[permitted] += 1
             else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -52,9 +51,6 @@ StoreDeadLetter = Callable[[MessageQueue, UndecodableMessage], Awaitable[bool]]
 
 _BUSY_DELAY_MS: Final = 20
 """Delay after the broker answered FLOW_CONTROL."""
-
-_FRESH_S: Final = 0.05
-"""Time after an answer in which a pull is not verified to be for the topic that still exists."""
 
 _UNREADABLE_DELAY_MS: Final = 30_000
 """Delay after an unreadable message. It stays unreadable until the library for its compression is
@@ -198,7 +194,6 @@ class QueueFetcher:
         self.is_failing = False
         # The broker answered TOPIC_NOT_EXIST, and no pull has succeeded since.
         self._was_deleted = False
-        self._answered_s = -math.inf  # loop time of the last answer
         self.problem: str | None = None
         self.last_pull_at_ms = 0
 
@@ -231,7 +226,6 @@ class QueueFetcher:
         began_s = asyncio.get_running_loop().time()
         result = await self._pull(offset)
         buffer.max_offset = result.max_offset
-        self._answered_s = asyncio.get_running_loop().time()
         # It is unknown which subscription the broker applied if it changed since the pull was sent.
         if buffer.is_dropped or buffer.has_new_subscription():
             return 0
@@ -294,11 +288,6 @@ class QueueFetcher:
         address = await self._address()
         # Slaves do not store offsets.
         is_committing = self._broker_id == MASTER_ID and not self.is_failing
-        # Not pulled for a while, the topic may have been deleted and created again. Verified only
-        # then, because it costs the broker a little. A pull that is held when the topic is deleted
-        # is answered by the deletion.
-        is_fresh = asyncio.get_running_loop().time() - self._answered_s < _FRESH_S
-        is_verified = not is_fresh and not self._was_deleted
         # After a failure not held, to learn at once whether the broker still has our offset.
         suspend_ms = None if self.is_failing else terms.suspend_ms
         timeout_ms = terms.timeout_ms if suspend_ms else terms.unheld_timeout_ms
@@ -316,7 +305,8 @@ class QueueFetcher:
             commit_offset=self._buffer.commit_offset() if is_committing else None,
             is_registered=not terms.is_lite,
             is_lite=terms.is_lite,
-            topic_begin=context.offsets.topic_begin(queue) if is_verified else None,
+            # The topic may have been deleted and created again, by any send, since the last answer.
+            topic_begin=None if self._was_deleted else context.offsets.topic_begin(queue),
         )
 
     async def _recover(self, error: KourouError) -> int:
