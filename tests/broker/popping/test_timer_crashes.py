@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import pytest
 
@@ -14,10 +14,10 @@ from kourou.protocol.record.encode import draft_from_record
 from kourou.protocol.record.layout import without_seal
 from kourou.protocol.record.read import read_record
 from kourou.store.timer.timer_record import due_timer_draft, read_timer_record
-from kourou.testing.clock import EPOCH_MS
+from kourou.testing.clock import EPOCH_MS, LoopClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
-from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
+from kourou.testing.simulated_broker import ColdDisk, SimulatedBroker, run_with_broker
 from tests.broker.popping.pop_rig import Got, PopRig
 
 P = ParamSpec("P")
@@ -199,6 +199,47 @@ def test_message_revived_while_the_messages_in_flight_are_read_is_not_in_flight(
         assert (await rig.pop()).bodies == []
 
     run_while_recovering(change, popped, may_read)
+
+
+def test_message_that_was_due_before_the_clock_was_set_back_is_not_revived_after_its_ack() -> None:
+    disk, may_recover, may_read, is_reading = ColdDisk(), *[asyncio.Event() for _ in range(3)]
+
+    async def pop(broker: SimulatedBroker) -> None:
+        rig = PopRig(broker)
+        await rig.put(b"a")
+        await rig.pop(invisible_time=60_000)
+        await asyncio.sleep(1)
+        await broker.timers.storage.flush()
+
+    async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result = function(*args, **kwargs)
+        if getattr(function, "__qualname__", "") == "InFlightRecovery._read":
+            await may_recover.wait()
+        if str(args[:1]).startswith("('rmq_sys_REVIVE_LOG"):
+            is_reading.set()
+            await may_read.wait()
+        return result
+
+    async def acknowledge(broker: SimulatedBroker) -> None:
+        popping, rig = broker.components.popping, PopRig(broker)
+        await rig.put(b"b", b"c")
+        got = await rig.pop(invisible_time=20_000)
+        assert got.bodies == [b"b", b"c"]
+        clock = cast(LoopClock, broker.clock)
+        clock.step(3_600_000)
+        await is_reading.wait()
+        clock.step(-3_600_000)
+        await rig.ack_all(got)
+        may_read.set()
+        await asyncio.sleep(5)
+        assert not popping.recovery.is_complete
+        may_recover.set()
+        await popping.recovery.wait()
+        await asyncio.sleep(10)
+        assert (await rig.pop()).bodies == []
+
+    ended_ms = run_virtual(run_life(disk, pop, 0, is_last=False))
+    run_with_broker(acknowledge, disk, is_delivering=True, later_ms=ended_ms, offload=offload)
 
 
 def test_second_copy_of_a_checkpoint_revives_nothing() -> None:

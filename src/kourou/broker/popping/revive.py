@@ -76,6 +76,7 @@ class ReviveParts:
     Attributes:
         writer: tells whether an ack of a checkpoint is being stored.
         recovery_is_complete: whether the checkpoints from before the start are all known.
+        started_at: the end of the log at the start; the checkpoints of later pops are all known.
         revived: messages that were revived before a kill, by their checkpoint.
         early_acked: messages whose ack the timer delivered before a kill, but not their checkpoint.
         releasing: checkpoints whose messages are being made visible before their time.
@@ -90,6 +91,7 @@ class ReviveParts:
     store: ReviveStore
     counts: PopCounts
     recovery_is_complete: Callable[[], bool]
+    started_at: int
     revived: dict[CheckpointKey, set[int]] = field(default_factory=dict)
     early_acked: dict[CheckpointKey, set[int]] = field(default_factory=dict)
     releasing: set[CheckpointKey] = field(default_factory=set)
@@ -343,9 +345,9 @@ class ReviveLoop:
 
     async def _step(self) -> int | None:
         """Read and revive what is due; return the time to the next step in ms, None for none."""
-        now_ms = self._clock.now_ms()
-        level_ms = min(self._parts.timers.level_ms, now_ms)
+        level_ms = self._parts.timers.level_ms
         is_at_end = await self._read()
+        level_ms = min(level_ms, self._clock.now_ms())  # the clock may have been set back
         self._note_read()
         due = self.window.due(level_ms, TOGETHER_MAX, is_at_end=is_at_end)
         if due:
@@ -392,7 +394,7 @@ class ReviveLoop:
     def _take(self, held: HeldCheckpoint) -> None:
         """Take the messages of a due checkpoint from those in flight: an ack comes too late now.
 
-        Once all messages in flight are known, any other message is acknowledged or revived already,
+        Of a known checkpoint, any message that is not in flight is acknowledged or revived already,
         also if no ack was read: the timer may have left it out, or may deliver it later because the
         clock was set back; or this is a second copy of the checkpoint.
         """
@@ -403,9 +405,18 @@ class ReviveLoop:
         if not self._parts.recovery_is_complete():
             self._parts.taken.add(checkpoint.key)
         left = in_flight.unacked(checkpoint.key)
-        if left or self._parts.recovery_is_complete():
+        if left or self._is_known(checkpoint):
             checkpoint.ack_all(set(checkpoint.offsets).difference(left))
         in_flight.revive(checkpoint.key, checkpoint.offsets)
+
+    def _is_known(self, checkpoint: PopCheckpoint) -> bool:
+        """Return whether all of its messages that are in flight are known to be so.
+
+        Those of pops since the start are, also before all from before it are.
+        """
+        if self._parts.recovery_is_complete():
+            return True
+        return checkpoint.log_end is not None and checkpoint.log_end >= self._parts.started_at
 
     def _is_served(self, checkpoint: PopCheckpoint) -> bool:
         if is_served(checkpoint, self._parts.context):
@@ -481,8 +492,7 @@ class ReviveLoop:
                 self._parts.counts.on_read(CHECKPOINT, checkpoint.key, self.queue_id)
                 for settled in (self._parts.revived, self._parts.early_acked):
                     checkpoint.ack_all(settled.get(checkpoint.key, ()))
-                is_known = self._parts.recovery_is_complete()
-                if not is_known and is_served(checkpoint, self._parts.context):
+                if not self._is_known(checkpoint) and is_served(checkpoint, self._parts.context):
                     self._parts.in_flight.add(checkpoint)
                 self.window.read_checkpoint(offset, checkpoint, delivered_ms, is_direct=is_direct)
             else:
