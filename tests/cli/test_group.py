@@ -113,6 +113,22 @@ def test_lock_holder_of_an_ordered_queue_is_shown(kourou: Kourou, serving: Servi
     assert "LOCKED BY" not in kourou("group", "describe", "g-ordered").out
 
 
+def test_members_are_described_with_language_and_version(kourou: Kourou, serving: Serving) -> None:
+    kourou("topic", "create", "g-live-topic", "--queues", "1")
+    kourou("send", "g-live-topic", "x")
+    with subscribed(serving, "g-live", "g-live-topic") as (member, got):
+        assert got.get(timeout=30) == "x"
+        text = kourou("group", "describe", "g-live").out
+        described = document(kourou("group", "describe", "g-live", "--json"))
+
+    (connection,) = described["connections"]
+    assert described["members"] == [member] == [connection["client_id"]]
+    assert (connection["language"], connection["version"]) == ("PYTHON", "V5_5_0")
+    head, shown = (line.split() for line in text.splitlines()[:2])
+    assert head == ["MEMBER", "ADDRESS", "LANGUAGE", "VERSION"]
+    assert shown == [member, connection["address"], "PYTHON", "V5_5_0"]
+
+
 def test_offset_reset_has_a_dry_run(kourou: Kourou) -> None:
     consumed(kourou, "g-reset", "g-reset-topic", 4)
     reset = ("group", "reset-offset", "g-reset", "g-reset-topic")

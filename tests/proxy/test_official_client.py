@@ -141,10 +141,10 @@ consumer.shutdown()
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
 
-    shown = run_command("group", "connections", "shown", "--namesrv", serving.namesrv)
+    shown = run_command("group", "describe", "shown", "--namesrv", serving.namesrv)
 
     process.communicate("\n", timeout=60)
-    assert "PYTHON" in shown.out
+    assert re.search(r"\b127\.0\.0\.1:\d+ +PYTHON +V5_\d+_\d+\n", shown.out)
 
 
 RECOVERING = """

@@ -20,6 +20,7 @@ from kourou.errors import (
 )
 from kourou.model.group import SubscriptionGroup
 from kourou.model.message import Message
+from kourou.protocol.codes import LanguageCode
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import recording
@@ -106,12 +107,15 @@ def test_group_is_described_with_members_and_lag() -> None:
                 await asyncio.sleep(6)
                 found = await admin.describe_group("consumers")
                 assert found.members == (consumer.client_id,)
+                assert [(one.client_id, one.language) for one in found.connections] == [
+                    (consumer.client_id, LanguageCode.PYTHON)
+                ]
                 assert found.lag == 12
             assert "consumers" in [group.group_name for group in await admin.group_list()]
             async with w.consumer():
                 await w.until_received(*[b"x"] * 24)
             found = await admin.describe_group("consumers")
-            assert (found.members, found.lag) == ((), 0)
+            assert (found.members, found.connections, found.lag) == ((), (), 0)
 
     run_virtual(main())
 

@@ -50,23 +50,12 @@ class ClientAdmin(AdminCalls):
             ConsumerNotOnlineError: the group has no live member.
         """
         check_group(group)
-        parts = list((await _live_consumers(await self._masters(), group)).values())
-        if not parts:
+        found = await live_connection(await self._masters(), group)
+        if found is None:
             raise ConsumerNotOnlineError(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"group {group} has no live member"
             )
-        return ConsumerConnection(
-            _merged(one for part in parts for one in part.connections),
-            parts[0].consume_type,
-            parts[0].message_model,
-            parts[0].consume_from_where,
-            {
-                topic: wanted
-                for part in reversed(parts)
-                for topic, wanted in sorted(part.subscriptions.items())
-            },
-            tuple(dict.fromkeys(text for part in parts for text in part.differences)),
-        )
+        return found
 
     async def running_info(
         self, group: str, client_id: str, *, stack: bool = False
@@ -157,6 +146,25 @@ class ClientAdmin(AdminCalls):
             ResponseCode.CONSUMER_NOT_ONLINE,
             f"group {group} has no live member {client_id}; its live members are: {known}",
         )
+
+
+async def live_connection(servers: Mapping[str, Server], group: str) -> ConsumerConnection | None:
+    """Return the live members of a group at all brokers; None if there are none."""
+    parts = list((await _live_consumers(servers, group)).values())
+    if not parts:
+        return None
+    return ConsumerConnection(
+        _merged(one for part in parts for one in part.connections),
+        parts[0].consume_type,
+        parts[0].message_model,
+        parts[0].consume_from_where,
+        {
+            topic: wanted
+            for part in reversed(parts)
+            for topic, wanted in sorted(part.subscriptions.items())
+        },
+        tuple(dict.fromkeys(text for part in parts for text in part.differences)),
+    )
 
 
 async def _live_consumers(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypedDict, Unpack
 
@@ -12,7 +12,6 @@ from kourou.client.administration.admin_calls import AdminCalls, Server, call_al
 from kourou.client.administration.plain_names import own_entries, with_plain_names
 from kourou.errors import (
     ConfigError,
-    ConsumerNotOnlineError,
     GroupNotFoundError,
     NoRouteError,
     RemoteSystemError,
@@ -23,6 +22,7 @@ from kourou.model.queue import MessageQueue
 from kourou.model.topic import check_group
 from kourou.protocol.clients import GetConsumerListByGroupRequestHeader, decode_consumer_list
 from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.connections import Connection
 from kourou.protocol.groups import (
     DeleteSubscriptionGroupRequestHeader,
     GetAllSubscriptionGroupRequestHeader,
@@ -59,6 +59,8 @@ class GroupDescription:
         differences: for each topic to which members subscribe differently, a text with the members
             and their subscriptions; such a group loses messages. Only `describe_group` requests it,
             and only Kourou's brokers report it.
+        connections: address, language and version of the live members, sorted by client id. Only
+            `describe_group` requests them.
     """
 
     group: str
@@ -66,6 +68,7 @@ class GroupDescription:
     offsets: Mapping[MessageQueue, ConsumeOffset] = field(default_factory=dict)
     consume_tps: float = 0.0
     differences: tuple[str, ...] = ()
+    connections: tuple[Connection, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -134,11 +137,14 @@ class GroupAdmin(AdminCalls):
         found = await self.describe_groups([group])
         if not found:
             raise _group_not_found(group)
-        if len(found[0].members) <= 1:
+        if not found[0].members:
             return found[0]
-        answers = await call_all(await self._masters(), lambda server: _differences(server, group))
-        texts = dict.fromkeys(text for part in answers.values() for text in part)
-        return replace(found[0], differences=tuple(texts))
+        live = await admin_clients.live_connection(await self._masters(), group)
+        if live is None:
+            return found[0]  # the members have left in the meantime
+        return replace(
+            found[0], differences=tuple(live.differences), connections=tuple(live.connections)
+        )
 
     async def describe_groups(self, groups: Iterable[str] | None = None) -> list[GroupDescription]:
         """Return the members and offsets of groups, sorted by group name.
@@ -317,14 +323,6 @@ async def _describe(group: str, brokers: Mapping[str, Server]) -> GroupDescripti
         dict(sorted(offsets.items())),
         sum(part.consume_tps for part in stats.values()),
     )
-
-
-async def _differences(server: Server, group: str) -> Sequence[str]:
-    """Return the differences between subscriptions of members, as one broker reports them."""
-    try:
-        return (await admin_clients.consumer_connection(server, group)).differences
-    except ConsumerNotOnlineError:
-        return ()
 
 
 async def live_members(server: Server, group: str) -> list[str]:
