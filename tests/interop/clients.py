@@ -146,7 +146,16 @@ def grpc_clients() -> dict[str, Client]:
     }
 
 
+def grpc_member_command() -> Sequence[str]:
+    """Return the command line of GrpcMember.java, a push consumer of one topic."""
+    return _grpc_java_command("GrpcMember")
+
+
 def _grpc_java() -> Client:
+    return Client("Java 5.0.8", "java", _grpc_java_command("GrpcClient"))
+
+
+def _grpc_java_command(main: str) -> Sequence[str]:
     _need("mvn", "Maven")
     _need("javac", "a JDK 17")
     library, classes = CACHE / "lib-grpc", CACHE / "classes-grpc"
@@ -157,10 +166,9 @@ def _grpc_java() -> Client:
         *("dependency:copy-dependencies", f"-DoutputDirectory={library}"),
         "-DincludeScope=runtime",
     )
-    build(
-        "javac", "-nowarn", "-cp", f"{library}/*", "-d", str(classes), str(home / "GrpcClient.java")
-    )
-    return Client("Java 5.0.8", "java", (*java(f"{classes}:{library}/*"), "GrpcClient"))
+    source = str(home / f"{main}.java")
+    build("javac", "-nowarn", "-cp", f"{library}/*", "-d", str(classes), source)
+    return (*java(f"{classes}:{library}/*"), main)
 
 
 def _grpc_go() -> Client:
