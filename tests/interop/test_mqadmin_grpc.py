@@ -53,14 +53,18 @@ consumer.shutdown()
 
 
 class Member:
-    """A running consumer; its lines are read as they come."""
+    """A running consumer; its lines are read as they come.
+
+    Attributes:
+        client_id: empty until the consumer has started.
+    """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._lines: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
-        self.client_id = self.next("id")
+        self.client_id = ""
 
     def next(self, kind: str) -> str:
         """Wait for a line of a kind; return the rest of it."""
@@ -98,6 +102,7 @@ class Member:
         with self._process.stdout as lines:
             for line in lines:
                 self._lines.put(line.split())
+        self._lines.put(["ended"])
 
 
 @contextmanager
@@ -113,6 +118,7 @@ def running(command: Sequence[str], home: Path) -> Iterator[Member]:
     )
     member = Member(process)
     try:
+        member.client_id = member.next("id")
         yield member
     finally:
         member.stop()

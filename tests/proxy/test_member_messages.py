@@ -1,11 +1,19 @@
-"""Members of other proxies: RocketMQ's JSON, and their table."""
+"""Members of other proxies: RocketMQ's JSON, and their table.
+
+Facts: the messages of RocketMQ's proxy in `golden/vectors/proxy_members.json`.
+"""
 
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from google.protobuf.json_format import Parse
 
 from kourou.errors import ProtocolError
 from kourou.model.group import ConsumeType
@@ -52,6 +60,16 @@ JAVA_SETTINGS = (
     '"fifo":true,"longPollingTimeout":"20.500s"}}'
 )
 """Settings of a gRPC client as RocketMQ 5.5.0 writes them into `extendAttribute`."""
+RECORDED: Final[list[str]] = json.loads(
+    (Path(__file__).parents[1] / "golden" / "vectors" / "proxy_members.json").read_text()
+)["messages"]
+"""Messages of RocketMQ's proxy about gRPC consumers, as written."""
+MUTATIONS: Final = 200
+"""Random mutations of each recorded message."""
+OTHER_VALUES: Final[tuple[Any, ...]] = (
+    None, 7, -1, 1e300, True, "", "x", [], [None], ["x"], {}, {"a": {}},
+)  # fmt: skip
+"""Values in place of those of the recorded messages."""
 MEMBER = LocalMember(
     "here@1",
     LanguageCode.PYTHON,
@@ -126,6 +144,106 @@ def test_settings_out_of_range_are_left_out() -> None:
 def test_message_about_a_member_that_left_has_no_subscriptions() -> None:
     sent = member_change(UNREGISTER, MEMBER, PROXY, 1)
     assert (sent.subscriptions, sent.consume_type) == ((), None)
+
+
+def recorded(group: str) -> list[MemberChange]:
+    """Return the recorded messages about the member of a group."""
+    found = [decode_member_change(text.encode()) for text in RECORDED]
+    return [one for one in found if one.group == group]
+
+
+@pytest.mark.parametrize(
+    ("group", "language", "kind", "wanted"),
+    [
+        ("pushers", "JAVA", ConsumeType.PASSIVELY, ("TAG", "a || b", {"a", "b"})),
+        ("simple", "PYTHON", ConsumeType.ACTIVELY, ("TAG", "*", set())),
+        ("filtering", "PYTHON", ConsumeType.ACTIVELY, (
+            "SQL92", "price > 10 AND region = 'eu'", set(),
+        )),
+    ],
+)  # fmt: skip
+def test_grpc_consumer_of_rocketmqs_proxy_is_read(
+    group: str, language: str, kind: ConsumeType, wanted: tuple[str, str, set[str]]
+) -> None:
+    *registered, left = recorded(group)
+
+    for one in registered:
+        assert (one.heartbeat_type, one.language, one.version) == (REGISTER, language, 513)
+        assert one.consume_type == kind.value
+        (subscription,) = one.subscriptions
+        assert (subscription.topic, subscription.expression_type) == ("Orders", wanted[0])
+        assert (subscription.sub_string, set(subscription.tags_set)) == wanted[1:]
+    assert (left.heartbeat_type, left.client_id) == (UNREGISTER, registered[0].client_id)
+    assert (left.consume_type, tuple(left.subscriptions)) == (None, ())
+    assert len({one.local_proxy_id for one in (*registered, left)}) == 1
+
+
+@pytest.mark.parametrize("group", ["pushers", "simple", "filtering"])
+def test_settings_that_rocketmqs_proxy_writes_are_those_that_this_one_would(group: str) -> None:
+    last = recorded(group)[-2]
+    channel = json.loads(last.channel_data or "")
+    settings = Parse(channel["extendAttribute"], v2.Settings())
+
+    (entry,) = settings.subscription.subscriptions
+    (subscription,) = last.subscriptions
+    assert settings.subscription.group.name == group
+    assert not settings.subscription.fifo  # the client's own value, also in an ordered group
+    assert (entry.topic.name, entry.expression.expression) == (
+        subscription.topic, subscription.sub_string,
+    )  # fmt: skip
+    assert json.loads(json_of(settings)) == json.loads(channel["extendAttribute"])
+    member = replace(MEMBER, settings=json_of(settings))
+    own = json.loads(member_change(REGISTER, member, PROXY, 1).channel_data or "")
+    assert own.keys() == channel.keys()
+    assert own["type"] == channel["type"]
+
+
+def test_recorded_members_are_listed_until_they_leave() -> None:
+    members = RemoteMembers()
+    changes = [decode_member_change(text.encode()) for text in RECORDED]
+
+    changed = [members.apply(one, 0) for one in changes]
+
+    lives = {one.client_id: [one.heartbeat_type for one in recorded(one.group)] for one in changes}
+    assert changed == [is_new for kinds in lives.values() for is_new in _changes(kinds)]
+    assert not any(members.of(one.group, 0) for one in changes)
+
+
+def _changes(kinds: list[str]) -> list[bool]:
+    """Return whether each message of a member changes its group: the first and the last one."""
+    return [True, *[False] * (len(kinds) - 2), True]
+
+
+def damaged() -> Iterator[bytes]:
+    """Return recorded messages with cut, lost and changed bytes, and with values of other types."""
+    choice = random.Random(1)
+    for text in RECORDED:
+        body = text.encode()
+        for _ in range(MUTATIONS):
+            at, end = sorted((choice.randrange(len(body)), choice.randrange(len(body))))
+            yield body[:at]
+            yield body[:at] + body[end:]
+            yield body[:at] + bytes((choice.randrange(256),)) + body[at + 1 :]
+        fields = json.loads(text)
+        for name in fields:
+            for value in OTHER_VALUES:
+                yield json.dumps(fields | {name: value}).encode()
+
+
+def test_damaged_message_is_read_or_refused() -> None:
+    members = RemoteMembers()
+    refused = 0
+    for body in damaged():
+        try:
+            members.apply(decode_member_change(body), 0)
+        except ProtocolError:
+            refused += 1
+    assert refused > MUTATIONS * len(RECORDED)
+    for text in RECORDED:
+        change = decode_member_change(text.encode())
+        members.apply(change, 0)
+        is_listed = change.client_id in members.of(change.group, 0)
+        assert is_listed == (change.heartbeat_type == REGISTER)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"clientId":"a"}'])

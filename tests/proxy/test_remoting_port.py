@@ -45,6 +45,7 @@ from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from tests.proxy.proxy_rig import GROUP, TOPIC, Rig
 from tests.proxy.test_cluster_mode import NAMES, create, with_brokers
+from tests.proxy.test_member_messages import RECORDED
 
 FIRST: Final[Address] = ("127.0.0.1", 18080)
 SECOND: Final[Address] = ("127.0.0.1", 28080)
@@ -372,6 +373,35 @@ def test_grpc_consumers_are_published_for_other_proxies() -> None:
             channel = json.loads(one.channel_data or "")
             assert channel["type"] == "GRPC_V2"
             assert json.loads(channel["extendAttribute"])["clientType"] == "SIMPLE_CONSUMER"
+
+    with_brokers(test)
+
+
+def test_grpc_consumers_of_rocketmqs_proxies_are_members_in_spite_of_damaged_messages() -> None:
+    first, joined, left = RECORDED[0], RECORDED[3], RECORDED[4]
+
+    async def test(cluster: Cluster, rig: Rig) -> None:
+        changed: list[str] = []
+        members = MemberSync(rig.proxy.cluster, "127.0.0.1%0%18081", changed.append)
+        members.start()
+        await until(lambda: cluster.broker(0).components.context.topics.get(SYNC_TOPIC) is not None)
+        await asyncio.sleep(5)  # it reads the topic
+        async with Producer("others", cluster.namesrv_addr, runtime=cluster.runtime) as producer:
+
+            async def send(*bodies: bytes) -> None:
+                for body in bodies:
+                    await producer.send(Message(SYNC_TOPIC, body))
+
+            damaged = (first[:-1].encode(), b"\x00" + first.encode(), b"[]", b"{}", b"\xff" * 9)
+            await send(*damaged, first.encode(), joined.encode())
+            await until(lambda: len(changed) == 2)
+            assert set(changed) == {"pushers", "simple"}
+            (client_id,) = members.of("simple")
+            assert client_id == decode_member_change(joined.encode()).client_id
+            await send(left.encode())
+            await until(lambda: not members.of("simple"))
+            assert len(members.of("pushers")) == 1
+        await members.stop()
 
     with_brokers(test)
 
