@@ -262,6 +262,14 @@ def test_member_is_listed_until_it_leaves() -> None:
     assert members.of("sharers", 3) == []
 
 
+def test_message_of_an_unknown_kind_changes_nothing() -> None:
+    members = RemoteMembers()
+    assert not members.apply(change("RENEW"), 0)
+    assert members.apply(change(REGISTER), 0)
+    assert not members.apply(change("RENEW"), 1)
+    assert members.of("sharers", 1) == ["there@1"]
+
+
 def test_member_without_heartbeats_expires() -> None:
     members = RemoteMembers()
     members.apply(change(REGISTER), 0)

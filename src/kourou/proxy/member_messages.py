@@ -123,8 +123,10 @@ class RemoteMembers:
     def apply(self, change: MemberChange, now_s: float) -> bool:
         """Note a change; return whether the members of its group are others now."""
         members = self._until_s.get(change.group, {})
-        if change.heartbeat_type != REGISTER:
+        if change.heartbeat_type == UNREGISTER:
             return self._remove(change.group, change.client_id)
+        if change.heartbeat_type != REGISTER:
+            return False
         is_new = change.client_id not in members
         if is_new and self._count >= MEMBERS_MAX:
             return False
