@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +20,12 @@ from kourou.errors import ProtocolError
 from kourou.model.group import ConsumeType
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.clients import ConsumerData
-from kourou.protocol.codes import LanguageCode
+from kourou.protocol.codes import LanguageCode, version_name
 from kourou.proxy.clients import json_of
 from kourou.proxy.member_messages import (
     EXPIRY_S,
     REGISTER,
+    SUBSCRIPTION_BYTES_MAX,
     UNREGISTER,
     LocalMember,
     MemberChange,
@@ -198,6 +200,40 @@ def test_settings_that_rocketmqs_proxy_writes_are_those_that_this_one_would(grou
     assert own["type"] == channel["type"]
 
 
+def test_recorded_members_are_connected_clients_of_their_groups() -> None:
+    members = RemoteMembers()
+    assert members.connection("filtering", 0) is None
+    for one in recorded("filtering")[:-1]:
+        members.apply(one, 0)
+
+    found = members.connection("filtering", 0)
+
+    assert found is not None
+    (member,) = found.connections
+    assert member.client_id == recorded("filtering")[0].client_id
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", member.client_addr)
+    assert (member.language, version_name(member.version)) == (LanguageCode.PYTHON, "V5_5_0")
+    assert found.consume_type is ConsumeType.ACTIVELY
+    assert found.subscriptions["Orders"].sub_string == "price > 10 AND region = 'eu'"
+    assert members.connection("filtering", EXPIRY_S) is None
+
+
+def test_subscriptions_beyond_their_limit_are_left_out() -> None:
+    members = RemoteMembers()
+    wanted = (SubscriptionData("Orders", "a" * (SUBSCRIPTION_BYTES_MAX // 4)),)
+    for group in ("first", "second"):
+        members.apply(replace(change(REGISTER), group=group, subscriptions=wanted), 0)
+    connections = [members.connection(group, 0) for group in ("first", "second")]
+    assert [one and len(one.connections) for one in connections] == [1, 1]
+    assert [one and len(one.subscriptions) for one in connections] == [1, 0]
+
+    members.apply(replace(change(UNREGISTER), group="first"), 0)
+    members.apply(replace(change(REGISTER), group="second", subscriptions=wanted), 0)
+    again = members.connection("second", 0)
+    assert again is not None
+    assert list(again.subscriptions) == ["Orders"]
+
+
 def test_recorded_members_are_listed_until_they_leave() -> None:
     members = RemoteMembers()
     changes = [decode_member_change(text.encode()) for text in RECORDED]
@@ -235,9 +271,13 @@ def test_damaged_message_is_read_or_refused() -> None:
     refused = 0
     for body in damaged():
         try:
-            members.apply(decode_member_change(body), 0)
+            found = decode_member_change(body)
         except ProtocolError:
             refused += 1
+            continue
+        members.apply(found, 0)
+        connection = members.connection(found.group, 0)
+        assert (connection is not None) == bool(members.of(found.group, 0))
     assert refused > MUTATIONS * len(RECORDED)
     for text in RECORDED:
         change = decode_member_change(text.encode())

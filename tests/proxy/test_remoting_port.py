@@ -24,8 +24,15 @@ from kourou import (
     TransactionState,
 )
 from kourou.broker.transactions.transaction_config import TransactionConfig
-from kourou.errors import MessageIllegalError
+from kourou.errors import ConsumerNotOnlineError, MessageIllegalError
 from kourou.model.topic import TopicConfig
+from kourou.protocol.codes import LanguageCode, RequestCode
+from kourou.protocol.command import raise_for_response, request
+from kourou.protocol.connections import (
+    ConsumerConnection,
+    GetConsumerConnectionListRequestHeader,
+    decode_consumer_connection,
+)
 from kourou.proxy.cluster import Cluster as Brokers
 from kourou.proxy.member_messages import (
     EXPIRY_S,
@@ -40,7 +47,7 @@ from kourou.proxy.member_sync import MemberSync
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType
 from kourou.proxy.remoting_port import RemotingPort
-from kourou.remoting.network import Address
+from kourou.remoting.network import Address, format_address
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from tests.proxy.proxy_rig import GROUP, TOPIC, Rig
@@ -301,6 +308,60 @@ def test_members_at_proxies_of_rocketmq_share_the_queues() -> None:
             assert asyncio.get_running_loop().time() - started_s < 5
             await asyncio.sleep(EXPIRY_S)
             await until(lambda: shared() == 4)
+
+    with_proxies(test)
+
+
+async def announced(cluster: Cluster, *bodies: str) -> None:
+    """Send messages to the topic of the proxies."""
+    async with Producer("others", cluster.namesrv_addr, runtime=cluster.runtime) as producer:
+        for body in bodies:
+            await producer.send(Message(SYNC_TOPIC, body.encode()))
+
+
+async def connections(cluster: Cluster, group: str) -> ConsumerConnection:
+    """Ask a proxy for the members of a group.
+
+    Raises:
+        ConsumerNotOnlineError: there are none.
+    """
+    brokers = Brokers(cluster.runtime, (cluster.namesrv_addr,))
+    header = GetConsumerConnectionListRequestHeader(group)
+    asked = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+    try:
+        answer = await brokers.pool.request(format_address(FIRST), asked, 3.0)
+    finally:
+        await brokers.close()
+    raise_for_response(answer)
+    return decode_consumer_connection(answer.body)
+
+
+def test_connections_of_a_group_include_members_at_proxies_of_rocketmq() -> None:
+    async def test(cluster: Cluster) -> None:
+        await until(lambda: cluster.broker(0).components.context.topics.get(SYNC_TOPIC) is not None)
+        await asyncio.sleep(5)  # the proxies read the topic
+        with pytest.raises(ConsumerNotOnlineError):
+            await connections(cluster, "simple")
+        await announced(cluster, RECORDED[3])
+        await asyncio.sleep(1)
+        there = await connections(cluster, "simple")
+        assert [one.language for one in there.connections] == [LanguageCode.PYTHON]
+        assert there.subscriptions["Orders"].sub_string == "*"
+
+        consumer = push_consumer(SECOND, cluster, "simple")
+        consumer.subscribe(PAYMENTS)
+
+        async def take(_: MessageExt) -> None:
+            pass
+
+        consumer.listen(take)
+        await create(cluster, TopicConfig(PAYMENTS, 1, 1))
+        async with consumer:
+            await asyncio.sleep(1)
+            both = await connections(cluster, "simple")
+        ids = {one.client_id for one in both.connections}
+        assert ids == {consumer.client_id, there.connections[0].client_id}
+        assert PAYMENTS in both.subscriptions
 
     with_proxies(test)
 

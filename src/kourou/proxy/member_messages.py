@@ -10,13 +10,16 @@ GrpcClientChannel.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final, TypeVar
 
+from kourou.errors import ProtocolError
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.clients import ConsumerData
-from kourou.protocol.codes import LanguageCode
-from kourou.protocol.fastjson import dumps
+from kourou.protocol.codes import LanguageCode, language_of
+from kourou.protocol.connections import Connection, ConsumerConnection
+from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.json_records import REQUIRED, record_functions, to_json
 
 SYNC_TOPIC: Final = "DefaultHeartBeatSyncerTopic"
@@ -27,8 +30,16 @@ UNREGISTER: Final = "UNREGISTER"
 EXPIRY_S: Final = 120.0
 """Seconds without a heartbeat after which a member is forgotten."""
 MEMBERS_MAX: Final = 100_000
+SUBSCRIPTION_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Limit of the subscriptions of all groups; those beyond it are listed without."""
+ADDRESS_CHARS_MAX: Final = 256
+_SUBSCRIPTION_BYTES: Final = 512
+"""Memory of a subscription besides its texts, about."""
 REMOTING: Final = "REMOTING"
 GRPC: Final = "GRPC_V2"
+
+
+EnumT = TypeVar("EnumT", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +125,17 @@ def member_change(kind: str, member: LocalMember, proxy_id: str, now_ms: int) ->
 
 
 class RemoteMembers:
-    """Members at other proxies."""
+    """Members at other proxies, and the subscriptions of their groups."""
 
     def __init__(self) -> None:
-        self._until_s: dict[str, dict[str, float]] = {}
+        self._members: dict[str, dict[str, _RemoteMember]] = {}
         self._count = 0
+        self._latest: dict[str, MemberChange] = {}
+        self._latest_bytes = 0
 
     def apply(self, change: MemberChange, now_s: float) -> bool:
         """Note a change; return whether the members of its group are others now."""
-        members = self._until_s.get(change.group, {})
+        members = self._members.get(change.group, {})
         if change.heartbeat_type == UNREGISTER:
             return self._remove(change.group, change.client_id)
         if change.heartbeat_type != REGISTER:
@@ -130,31 +143,104 @@ class RemoteMembers:
         is_new = change.client_id not in members
         if is_new and self._count >= MEMBERS_MAX:
             return False
-        self._until_s.setdefault(change.group, members)[change.client_id] = now_s + EXPIRY_S
+        member = _RemoteMember(now_s + EXPIRY_S, _connection_of(change))
+        self._members.setdefault(change.group, members)[change.client_id] = member
         self._count += is_new
+        self._forget_latest(change.group)
+        size = _size_of(change)
+        if self._latest_bytes + size <= SUBSCRIPTION_BYTES_MAX:
+            self._latest[change.group] = replace(change, channel_data=None)
+            self._latest_bytes += size
         return is_new
 
     def of(self, group: str, now_s: float) -> list[str]:
         """Return the ids of a group's members."""
-        return [one for one, until_s in self._until_s.get(group, {}).items() if until_s > now_s]
+        return [one.client_id for one in self._connections(group, now_s)]
+
+    def connection(self, group: str, now_s: float) -> ConsumerConnection | None:
+        """Return the members of a group, with the subscriptions of the latest message.
+
+        None: the group has no members at other proxies.
+        """
+        connections = self._connections(group, now_s)
+        if not connections:
+            return None
+        found = ConsumerConnection(connections)
+        latest = self._latest.get(group)
+        if latest is None:
+            return found
+        return replace(
+            found,
+            consume_type=_named(latest.consume_type, found.consume_type),
+            message_model=_named(latest.message_model, found.message_model),
+            consume_from_where=_named(latest.consume_from_where, found.consume_from_where),
+            subscriptions={one.topic: one for one in latest.subscriptions},
+        )
 
     def expire(self, now_s: float) -> set[str]:
         """Forget members without heartbeats; return their groups."""
         late = [
             (group, client_id)
-            for group, members in self._until_s.items()
-            for client_id, until_s in members.items()
-            if until_s <= now_s
+            for group, members in self._members.items()
+            for client_id, member in members.items()
+            if member.until_s <= now_s
         ]
         for group, client_id in late:
             self._remove(group, client_id)
         return {group for group, _ in late}
 
+    def _connections(self, group: str, now_s: float) -> list[Connection]:
+        members = self._members.get(group, {}).values()
+        return [one.connection for one in members if one.until_s > now_s]
+
     def _remove(self, group: str, client_id: str) -> bool:
-        members = self._until_s.get(group, {})
+        members = self._members.get(group, {})
         if members.pop(client_id, None) is None:
             return False
         self._count -= 1
         if not members:
-            del self._until_s[group]
+            del self._members[group]
+            self._forget_latest(group)
         return True
+
+    def _forget_latest(self, group: str) -> None:
+        change = self._latest.pop(group, None)
+        if change is not None:
+            self._latest_bytes -= _size_of(change)
+
+
+@dataclass(frozen=True, slots=True)
+class _RemoteMember:
+    """A member at another proxy, until the time of the loop at which it expires."""
+
+    until_s: float
+    connection: Connection
+
+
+def _connection_of(change: MemberChange) -> Connection:
+    """Return the member as a connected client; its address is empty if the message has none."""
+    try:
+        channel = loads((change.channel_data or "").encode())
+    except ProtocolError:
+        channel = None
+    address = channel.get("remoteAddress") if isinstance(channel, dict) else None
+    if not isinstance(address, str) or len(address) > ADDRESS_CHARS_MAX:
+        address = ""
+    language = language_of(change.language or "")
+    return Connection(change.client_id, address, language, change.version)
+
+
+def _size_of(change: MemberChange) -> int:
+    """Return about how many bytes the subscriptions of a message take."""
+    return sum(
+        _SUBSCRIPTION_BYTES + len(one.topic) + 3 * len(one.sub_string)
+        for one in change.subscriptions
+    )
+
+
+def _named(text: str | None, default: EnumT) -> EnumT:
+    """Return the value of the default's enumeration with this name, or the default."""
+    try:
+        return type(default)(text)
+    except ValueError:
+        return default

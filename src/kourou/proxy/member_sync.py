@@ -20,6 +20,7 @@ from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import raise_for_response, request
+from kourou.protocol.connections import ConsumerConnection
 from kourou.protocol.routes import decode_cluster_info
 from kourou.protocol.topics import CreateTopicRequestHeader
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
@@ -85,6 +86,10 @@ class MemberSync:
     def of(self, group: str) -> list[str]:
         """Return the ids of a group's members at other proxies."""
         return self._members.of(group, asyncio.get_running_loop().time())
+
+    def connection(self, group: str) -> ConsumerConnection | None:
+        """Return a group's members at other proxies, and its subscriptions; None without any."""
+        return self._members.connection(group, asyncio.get_running_loop().time())
 
     def publish(self, kind: str, member: LocalMember) -> None:
         """Tell the other proxies of a member of this one, without waiting."""

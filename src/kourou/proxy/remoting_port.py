@@ -30,6 +30,12 @@ from kourou.protocol.clients import (
 )
 from kourou.protocol.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.connections import (
+    ConsumerConnection,
+    GetConsumerConnectionListRequestHeader,
+    decode_consumer_connection,
+    encode_consumer_connection,
+)
 from kourou.protocol.json_records import decode_record
 from kourou.protocol.popping.headers import BatchAckMessages
 from kourou.protocol.popping.receipt_handles import decode_receipt_handle
@@ -298,9 +304,14 @@ class RemotingPort:
         return response(asked.command, body=encode_consumer_list(list(found)))
 
     async def _connections(self, session: RemotingSession, asked: Request) -> RemotingCommand:
-        """Return the connections of a group at the first broker that has it."""
+        """Return the connections of a group at the first broker that has it, and other proxies."""
         answers = await session.ask(asked.command, self._any_of(session))
         known = [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
+        group = asked.command.header(GetConsumerConnectionListRequestHeader).consumer_group
+        remote = None if self.members is None else self.members.connection(group)
+        if remote is not None:
+            local = decode_consumer_connection(known[0].body) if known else None
+            return response(asked.command, body=encode_consumer_connection(_both(local, remote)))
         if not answers:
             text = "no broker answered"
             return response(asked.command, ResponseCode.SYSTEM_ERROR, text)
@@ -339,6 +350,19 @@ async def _served(serve: Serve, session: RemotingSession, asked: Request) -> Rem
         return response(asked.command, ResponseCode.MESSAGE_ILLEGAL, str(error))
     except TransportError as error:
         return response(asked.command, ResponseCode.SYSTEM_ERROR, str(error))
+
+
+def _both(local: ConsumerConnection | None, remote: ConsumerConnection) -> ConsumerConnection:
+    """Return the members at brokers and at other proxies."""
+    if local is None:
+        return remote
+    ids = {one.client_id for one in local.connections}
+    others = [one for one in remote.connections if one.client_id not in ids]
+    return replace(
+        local,
+        connections=[*local.connections, *others],
+        subscriptions={**remote.subscriptions, **local.subscriptions},
+    )
 
 
 def through(route: TopicRoute, address: Address) -> TopicRoute:
