@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 CACHE = ROOT / "var" / "interop"
-POMS = {"5.5.0": "pom.xml", "4.9.8": "pom-4.9.8.xml"}
+POMS = {"5.5.0": "pom.xml", "4.9.8": "pom-4.9.8.xml", "5.5.0-proxy": "pom-proxy.xml"}
 BUILD_SECONDS = 300
 
 
@@ -55,7 +55,10 @@ class Client:
 
 
 def jars(version: str) -> str:
-    """Return the class path of RocketMQ's jars of a release, fetching them once."""
+    """Return the class path of RocketMQ's jars of a release, fetching them once.
+
+    Those of a proxy, whose versions of libraries differ, are `5.5.0-proxy`.
+    """
     _need("mvn", "Maven")
     library, pom = CACHE / f"lib-{version}", HERE / "java" / POMS[version]
     whole = library / f".whole-{hashlib.sha256(pom.read_bytes()).hexdigest()}"

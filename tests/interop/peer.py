@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from kourou.blocking import AdminClient
-from tests.interop.clients import CACHE, broker_classes
+from tests.interop.clients import CACHE, broker_classes, jars
 
 START_SECONDS = 180
 """Timeout of a start on a busy machine; on an idle one a start takes three seconds."""
@@ -160,6 +162,40 @@ def start_java(
         server.stop()
         raise
     return server
+
+
+@contextmanager
+def java_proxy(namesrv_addr: str, home: Path) -> Iterator[tuple[str, str]]:
+    """Run a Java proxy in cluster mode; yield its addresses for gRPC and for remoting clients."""
+    grpc, remoting = free_port(), free_port()
+    (home / "conf").mkdir(parents=True)
+    config = home / "conf" / "rmq-proxy.json"
+    options = {"grpcServerPort": grpc, "remotingListenPort": remoting, "namesrvAddr": namesrv_addr}
+    cluster = {"rocketMQClusterName": "DefaultCluster", "proxyMode": "CLUSTER"}
+    config.write_text(json.dumps(cluster | options | {"localServeAddr": "127.0.0.1"}))
+    log = home / "proxy.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [
+                *("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+                *(f"-Duser.home={home}", "-cp", jars("5.5.0-proxy")),
+                *("org.apache.rocketmq.proxy.ProxyStartup", "-pc", str(config)),
+            ],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "ROCKETMQ_HOME": str(home)},
+        )
+    try:
+        for port in (grpc, remoting):
+            _wait_for_port(port, process, log)
+        yield f"127.0.0.1:{grpc}", f"127.0.0.1:{remoting}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(END_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _fast(main: str) -> Sequence[str]:
