@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kourou.errors import RemoteError
+from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import LanguageCode, version_name
 from kourou.protocol.running_info import ConsumeResult
@@ -42,9 +43,43 @@ def test_running_info_has_the_settings_of_the_client() -> None:
         async with rig.admin() as admin:
             info = await admin.running_info(GROUP, ID)
         assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert info.properties["PROP_CONSUMEORDERLY"] == "false"
         assert int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) <= rig.now_ms()
         assert [(one.topic, one.sub_string) for one in info.subscriptions] == [(TOPIC, "*")]
         assert info.jstack is None
+
+    with_rig(test)
+
+
+def test_member_of_an_ordered_group_consumes_in_order() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.create(groups=(SubscriptionGroup(GROUP, consume_message_orderly=True),))
+        producer, consumer = await rig.producer(), await rig.consumer()
+        assert consumer.stream is not None
+        offset_id = await message_id_of(rig, await producer.send(b"again"))
+        async with rig.admin() as admin:
+            info = await admin.running_info(GROUP, ID)
+            asking = asyncio.create_task(admin.consume_directly(GROUP, ID, offset_id))
+            command = (await consumer.stream.next()).verify_message_command
+            answer = v2.VerifyMessageResult(nonce=command.nonce)
+            consumer.stream.send(v2.TelemetryCommand(status=ok(), verify_message_result=answer))
+            done = await asking
+        assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+        assert (done.consume_result, done.order) == (ConsumeResult.SUCCESS, True)
+
+    with_rig(test)
+
+
+def test_member_without_a_stream_is_busy() -> None:
+    async def test(rig: Rig) -> None:
+        consumer = await rig.consumer()
+        assert consumer.stream is not None
+        consumer.stream.end()
+        await asyncio.sleep(1)
+        async with rig.admin() as admin:
+            assert (await admin.running_info(GROUP, ID)).jstack is None
+            with pytest.raises(RemoteError, match="has no Telemetry stream now"):
+                await admin.running_info(GROUP, ID, stack=True)
 
     with_rig(test)
 

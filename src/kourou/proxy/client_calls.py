@@ -118,7 +118,7 @@ class ClientCalls:
         self._sends = sends
         self._held = held
         self._counts = counts
-        self._commands = ClientCommands(cluster.now_ms)
+        self._commands = ClientCommands(cluster)
         self._limits = limits
         self._advertised = advertised
         self._defaults = ProducerDefaults()

@@ -35,6 +35,7 @@ from kourou.protocol.running_info import (
     encode_consumer_running_info,
 )
 from kourou.proxy.clients import ProxyClient
+from kourou.proxy.cluster import Cluster
 from kourou.proxy.convert import received_message
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code
@@ -56,11 +57,11 @@ class ClientCommands:
     """Commands to clients that wait for an answer.
 
     Args:
-        now_ms: returns epoch milliseconds.
+        cluster: the brokers, which have the settings of groups.
     """
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._numbers = itertools.count(1)
         self._waiting: dict[str, tuple[ProxyClient, asyncio.Future[v2.TelemetryCommand]]] = {}
         self._later = DeferredReplies()
@@ -120,7 +121,7 @@ class ClientCommands:
                 )
             stacks = answer.thread_stack_trace.thread_stack_trace
         properties = {
-            "PROP_CONSUMEORDERLY": str(client.settings.subscription.fifo).lower(),
+            "PROP_CONSUMEORDERLY": str(await self._is_ordered(client)).lower(),
             "PROP_CONSUME_TYPE": client.consume_type.value,
             "PROP_CLIENT_VERSION": client.version,
             "PROP_CONSUMER_START_TIMESTAMP": str(client.began_at_ms),
@@ -138,7 +139,7 @@ class ClientCommands:
         command = v2.TelemetryCommand(
             verify_message_command=v2.VerifyMessageCommand(
                 nonce=nonce,
-                message=received_message(message, None, client.language, self._now_ms()),
+                message=received_message(message, None, client.language, self._cluster.now_ms()),
             )
         )
         began_s = asyncio.get_running_loop().time()
@@ -151,12 +152,17 @@ class ClientCommands:
                 f"{status.message}",
             )
         spent_ms = int((asyncio.get_running_loop().time() - began_s) * 1000)
+        order = await self._is_ordered(client)
         return encode_consume_directly_result(
             ConsumeMessageDirectlyResult(
-                result, client.settings.subscription.fifo, remark=status.message or None,
-                spent_time_ms=spent_ms,
+                result, order, remark=status.message or None, spent_time_ms=spent_ms
             )
-        )  # fmt: skip
+        )
+
+    async def _is_ordered(self, client: ProxyClient) -> bool:
+        """Return whether the group consumes in order; the client's own settings do not say it."""
+        group = await self._cluster.metadata.group(client.group)
+        return group is not None and group.consume_message_orderly
 
     async def _ask(
         self, client: ProxyClient, nonce: str, command: v2.TelemetryCommand
