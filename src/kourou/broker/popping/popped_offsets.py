@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
+from kourou.broker.context import BrokerContext
 from kourou.broker.popping.checkpoint import CheckpointKey
 from kourou.broker.popping.java_checkpoints import JavaCheckpoint, java_checkpoint_of
 from kourou.broker.popping.pop_run import PopQueue
@@ -89,6 +90,13 @@ def find_pops(
             if checkpoint is not None:
                 found.by_java.append(checkpoint)
     return found
+
+
+def was_deleted(context: BrokerContext, queue: PopQueue, log_end: int) -> bool:
+    """Return whether topic or group of a queue were deleted after the log had this end."""
+    if context.groups.was_deleted_after(queue.group, log_end):
+        return True
+    return log_end <= context.store.reader.topic_begin(queue.topic)
 
 
 def _popped(properties: Mapping[str, str], body: bytes) -> tuple[PopQueue, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from kourou.broker.context import BrokerContext
@@ -36,7 +37,7 @@ from kourou.broker.popping.pop_reads import PopReads
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.popped_filters import PoppedFilters
-from kourou.broker.popping.popped_offsets import LogFindings, commit_popped, find_pops
+from kourou.broker.popping.popped_offsets import LogFindings, commit_popped, find_pops, was_deleted
 from kourou.broker.popping.revive import ReviveParts, Revives
 from kourou.broker.popping.revive_log import REVIVE_PREFIX, ReviveLog
 from kourou.broker.popping.revive_store import ReviveStore
@@ -251,7 +252,7 @@ class Popping:
         else:
             segment_bytes = context.config.store.commitlog_segment_bytes
             found = await context.offload(
-                find_pops, context.disk, segment_bytes, positions, self._was_deleted_after
+                find_pops, context.disk, segment_bytes, positions, partial(was_deleted, context)
             )
         commit_popped(found.popped, offsets, reader.max_offset)
         await self._commit_java_pops(found.by_java)
@@ -265,12 +266,6 @@ class Popping:
         revived_from = reader.written_position if positions is None else positions[1]
         self.revives.note_revived(found.revived | revived, revived_from)
         await self.recovery.note_early_acks()
-
-    def _was_deleted_after(self, queue: PopQueue, log_end: int) -> bool:
-        """Return whether topic or group of a queue were deleted after the log had this end."""
-        if self._context.groups.was_deleted_after(queue.group, log_end):
-            return True
-        return log_end <= self._context.store.reader.topic_begin(queue.topic)
 
     async def _commit_java_pops(self, checkpoints: Sequence[JavaCheckpoint]) -> None:
         """Move the offsets of groups behind the messages of checkpoints of Java."""
