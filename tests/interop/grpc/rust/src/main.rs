@@ -1,9 +1,13 @@
-//! Sends messages of all types, receives them with simple consumers, and prints the bodies:
-//! ENDPOINTS plain|tls GROUP. GROUP-ordered consumes in order. `polled` is the time in seconds that a
-//! receive without messages took: the client asks for 40 s, and gives up after as many.
+//! Uses each feature of the client, and prints what it saw: ENDPOINTS plain|tls GROUP. GROUP-ordered
+//! consumes in order. `polled` is the time in seconds that a receive without messages took: the client
+//! asks for 40 s, and gives up after as many. With more arguments: `exchange TOPIC COUNT` sends four
+//! messages and prints COUNT that it receives; `recover TOPIC` sends and receives while its server
+//! restarts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::env;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +17,7 @@ use rocketmq::model::common::{FilterExpression, FilterType};
 use rocketmq::model::message::{MessageBuilder, MessageView};
 use rocketmq::model::transaction::{Transaction, TransactionResolution};
 use rocketmq::{Producer, SimpleConsumer};
+use tokio::time::sleep;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -40,6 +45,14 @@ impl Run {
         let body = String::from_utf8(message.body().to_vec()).ok()?;
         let (run, name) = body.split_once('/')?;
         (run == self.group).then(|| name.to_string())
+    }
+
+    async fn producer(&self, topics: &[&str]) -> Result<Producer, ClientError> {
+        let mut option = ProducerOption::default();
+        option.set_topics(topics.to_vec());
+        let mut producer = Producer::new(option, self.client())?;
+        producer.start().await?;
+        Ok(producer)
     }
 
     async fn consumer(&self, group: &str, topics: &[&str]) -> Result<SimpleConsumer, ClientError> {
@@ -86,10 +99,7 @@ fn print(what: &str, names: impl IntoIterator<Item = String>) {
 }
 
 async fn send_plain(run: &Run) -> Result<(), ClientError> {
-    let mut option = ProducerOption::default();
-    option.set_topics(vec!["normal", "fifo", "delay"]);
-    let mut producer = Producer::new(option, run.client())?;
-    producer.start().await?;
+    let producer = run.producer(&["normal", "fifo", "delay"]).await?;
     let normal = |number: usize| {
         MessageBuilder::builder()
             .set_topic("normal")
@@ -103,6 +113,11 @@ async fn send_plain(run: &Run) -> Result<(), ClientError> {
         producer.send(normal(number)?).await?;
     }
     producer.batch_send(vec![normal(6)?, normal(7)?]).await?;
+    let dead = MessageBuilder::builder()
+        .set_topic("normal")
+        .set_body(run.body("dead"))
+        .set_tag("dead");
+    producer.send(dead.build()?).await?;
     for number in 0..8 {
         let body = run.body(&format!("fifo-{}", number));
         let message = MessageBuilder::fifo_message_builder("fifo", body, &run.group);
@@ -188,6 +203,151 @@ async fn poll_nothing(run: &Run) -> Result<(), ClientError> {
     consumer.shutdown().await
 }
 
+/// Lets the invisible times of a message end until it is a dead letter.
+async fn fail(run: &Run) -> Result<(), ClientError> {
+    let attempts = Mutex::new(BTreeSet::new());
+    let consumer = run
+        .consumer(&format!("{}-dead", run.group), &["normal"])
+        .await?;
+    let dead = FilterExpression::new(FilterType::Tag, "dead");
+    let receives = async {
+        loop {
+            let invisible = Duration::from_secs(10); // the proxy's minimum
+            for message in consumer
+                .receive_with("normal", &dead, 16, invisible)
+                .await?
+            {
+                if run.name(&message).is_none() {
+                    consumer.ack(&message).await?;
+                } else {
+                    let attempt = message.delivery_attempt().to_string();
+                    attempts.lock().expect("no panic").insert(attempt);
+                }
+            }
+        }
+    };
+    let letters: Vec<String> = tokio::select! {
+        letters = read_letters(run, format!("%DLQ%{}-dead", run.group)) => letters?,
+        failure = receives => return failure,
+    };
+    let attempts = attempts.into_inner().expect("no panic");
+    print("dead", attempts.into_iter().chain(letters));
+    consumer.shutdown().await
+}
+
+/// Returns the first dead letter, which creates its topic.
+async fn read_letters(run: &Run, topic: String) -> Result<Vec<String>, ClientError> {
+    let group = format!("{}-letters", run.group);
+    let end = Instant::now() + LIMIT;
+    loop {
+        match run.consumer(&group, &[&topic]).await {
+            Ok(consumer) => return run.receive(&consumer, &topic, all(), 1).await,
+            Err(missing) if Instant::now() > end => return Err(missing),
+            Err(_) => sleep(Duration::from_millis(500)).await,
+        }
+    }
+}
+
+async fn use_features(run: &Arc<Run>) -> Result<(), ClientError> {
+    let work = async {
+        send_plain(run).await?;
+        let others = async {
+            receive_plain(run).await?;
+            run_transactions(run).await
+        };
+        tokio::try_join!(others, fail(run))
+    };
+    tokio::try_join!(work, poll_nothing(run))?;
+    Ok(())
+}
+
+async fn exchange(run: &Run, topic: &str, count: usize) -> Result<(), ClientError> {
+    let producer = run.producer(&[topic]).await?;
+    let consumer = run.consumer(&run.group, &[topic]).await?;
+    for number in 0..4 {
+        let message = MessageBuilder::builder()
+            .set_topic(topic)
+            .set_body(run.body(&format!("rust-{}", number)));
+        producer.send(message.build()?).await?;
+    }
+    let mut bodies = BTreeSet::new();
+    let end = Instant::now() + LIMIT;
+    while bodies.len() < count && Instant::now() < end {
+        for message in consumer.receive(topic, &all()).await? {
+            bodies.insert(String::from_utf8_lossy(message.body()).to_string());
+            consumer.ack(&message).await?;
+        }
+    }
+    print("exchanged", bodies);
+    Ok(())
+}
+
+/// Adds the names of received messages; creates the consumer again whenever it fails.
+async fn receive_always(run: &Run, topic: &str, received: &Mutex<BTreeSet<String>>) {
+    loop {
+        let Ok(consumer) = run.consumer(&run.group, &[topic]).await else {
+            sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        while let Ok(messages) = consumer.receive(topic, &all()).await {
+            for message in messages {
+                received
+                    .lock()
+                    .expect("no panic")
+                    .extend(run.name(&message));
+                let _ = consumer.ack(&message).await; // else it comes again
+            }
+        }
+    }
+}
+
+/// Sends until eight sends succeed after a line of input; all that succeeded must arrive.
+async fn recover(run: &Arc<Run>, topic: &str) -> Result<(), ClientError> {
+    let received = Arc::new(Mutex::new(BTreeSet::new()));
+    let (ours, to, names) = (run.clone(), topic.to_string(), received.clone());
+    tokio::spawn(async move { receive_always(&ours, &to, &names).await });
+    let restarted = Arc::new(AtomicBool::new(false));
+    let flag = restarted.clone();
+    std::thread::spawn(move || {
+        flag.store(
+            io::stdin().read_line(&mut String::new()).is_ok(),
+            Ordering::SeqCst,
+        )
+    });
+    let producer = run.producer(&[topic]).await?;
+    let (mut sent, mut is_ready, mut after) = (BTreeSet::new(), false, 0);
+    for number in 0.. {
+        let is_back = restarted.load(Ordering::SeqCst);
+        let name = number.to_string();
+        let message = MessageBuilder::builder()
+            .set_topic(topic)
+            .set_body(run.body(&name));
+        if producer.send(message.build()?).await.is_ok() {
+            sent.insert(name);
+            after += usize::from(is_back);
+        }
+        if after == 8 {
+            break;
+        }
+        if !is_ready && !received.lock().expect("no panic").is_empty() {
+            is_ready = true;
+            println!("ready");
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    let end = Instant::now() + LIMIT;
+    while !sent.is_subset(&received.lock().expect("no panic")) {
+        if Instant::now() > end {
+            let count = received.lock().expect("no panic").len();
+            println!("of {} came {}", sent.len(), count);
+            return Ok(());
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    println!("recovered");
+    Ok(())
+}
+
 #[tokio::main]
 async fn main() -> Result<(), ClientError> {
     let arguments: Vec<String> = env::args().collect();
@@ -196,11 +356,12 @@ async fn main() -> Result<(), ClientError> {
         is_tls: arguments[2] == "tls",
         group: arguments[3].clone(),
     });
-    let work = async {
-        send_plain(&run).await?;
-        receive_plain(&run).await?;
-        run_transactions(&run).await
-    };
-    tokio::try_join!(work, poll_nothing(&run))?;
-    Ok(())
+    match arguments.get(4).map(String::as_str) {
+        Some("exchange") => {
+            let count = arguments[6].parse().expect("a number of messages");
+            exchange(&run, &arguments[5], count).await
+        }
+        Some("recover") => recover(&run, &arguments[5]).await,
+        _ => use_features(&run).await,
+    }
 }
