@@ -50,6 +50,12 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 @pytest.fixture(scope="session")
+def programs() -> dict[str, Client]:
+    """Return the official 5.x clients."""
+    return clients.grpc_clients()
+
+
+@pytest.fixture(scope="session")
 def java_server(jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaServer]:
     server = start_java(jars, tmp_path_factory.mktemp("java"))
     yield server

@@ -262,7 +262,8 @@ func exchange(topic string, count int) {
 	fmt.Println("exchanged " + bodies.sorted())
 }
 
-// recoverFrom sends until eight sends succeed after a line of input; all that succeeded must arrive.
+// recoverFrom sends until eight sends succeed after a line of input; all that succeeded must arrive. If
+// the server has lost the settings of the client, it sends them again only every 5 minutes.
 func recoverFrom(topic string) {
 	pushed, received, sent := &names{}, &names{}, []string{}
 	push("-push", topic, "*", func(message *rmq.MessageView) rmq.ConsumerResult {
@@ -306,7 +307,7 @@ func recoverFrom(topic string) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(6 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if pushed.containsAll(sent) && received.containsAll(sent) {
 			fmt.Println("recovered")
 			return

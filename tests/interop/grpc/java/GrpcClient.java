@@ -38,6 +38,8 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  */
 public class GrpcClient {
     private static final long LIMIT_MS = 60_000;
+    /** A message that a killed proxy had received for a push consumer is invisible for 60 s. */
+    private static final long RECOVERY_MS = 120_000;
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static ClientConfiguration configuration;
     private static String run;
@@ -222,7 +224,7 @@ public class GrpcClient {
                         received.addAll(names(message));
                         consumer.ack(message);
                     }
-                } catch (ClientException away) {
+                } catch (ClientException | RuntimeException away) {
                     pause();
                 }
             }
@@ -239,7 +241,7 @@ public class GrpcClient {
                 producer.send(message(topic, "" + number).build());
                 sent.add("" + number);
                 after += isBack ? 1 : 0;
-            } catch (ClientException away) {
+            } catch (ClientException | RuntimeException away) {
                 pause();
             }
             if (!isReady && !pushed.isEmpty() && !received.isEmpty()) {
@@ -248,7 +250,7 @@ public class GrpcClient {
             }
             pause();
         }
-        for (long end = end(); System.currentTimeMillis() < end;) {
+        for (long end = System.currentTimeMillis() + RECOVERY_MS; System.currentTimeMillis() < end;) {
             if (pushed.containsAll(sent) && received.containsAll(sent)) {
                 System.out.println("recovered");
                 return;
