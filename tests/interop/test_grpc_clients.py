@@ -48,7 +48,11 @@ TOPICS = {
     "empty": "NORMAL",
 }
 WAYS = [(name, way) for name in ("java", "go", "rust", "node") for way in ("plain", "tls")]
-ROOTS = {"rust": "SSL_CERT_FILE", "node": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"}
+ROOTS = {
+    "rust": "SSL_CERT_FILE",
+    "node": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "python": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+}
 """Environment variables of the clients that verify the server's certificate."""
 ONE_SECOND = {
     "type": "EXPONENTIAL",  # the Node client knows no other
@@ -80,9 +84,12 @@ from rocketmq import (
 )
 
 configuration = ClientConfiguration("localhost:8081", Credentials())
-consumer = SimpleConsumer(configuration, "group-TOPIC", {"TOPIC": FilterExpression("*")}, 5)
+is_tls = "WAY" == "tls"
+consumer = SimpleConsumer(
+    configuration, "group-TOPIC", {"TOPIC": FilterExpression("*")}, 5, tls_enable=is_tls
+)
 consumer.startup()
-producer = Producer(configuration, ("TOPIC",))
+producer = Producer(configuration, ("TOPIC",), tls_enable=is_tls)
 producer.startup()
 for number in range(4):
     message = Message()
@@ -172,6 +179,16 @@ def run(client: Client, serving: Served, way: str, group: str) -> dict[str, list
     return {line[0]: line[1].split(",") for line in lines if len(line) > 1}
 
 
+def trust(
+    name: str, way: str, serving: Served, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let a client that verifies certificates trust the server's."""
+    if way == "tls" and name in ROOTS:
+        host, _, port = serving.grpc.rpartition(":")
+        (directory / "server.crt").write_text(ssl.get_server_certificate((host, int(port))))
+        monkeypatch.setenv(ROOTS[name], str(directory / "server.crt"))
+
+
 @pytest.mark.parametrize(("name", "way"), WAYS)
 def test_client_receives_what_it_sends(
     name: str,
@@ -181,10 +198,7 @@ def test_client_receives_what_it_sends(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if way == "tls" and name in ROOTS:
-        host, _, port = serving.grpc.rpartition(":")
-        (tmp_path / "server.crt").write_text(ssl.get_server_certificate((host, int(port))))
-        monkeypatch.setenv(ROOTS[name], str(tmp_path / "server.crt"))
+    trust(name, way, serving, tmp_path, monkeypatch)
 
     done = run(programs[name], serving, way, f"{name}-{way}")
 
@@ -194,18 +208,30 @@ def test_client_receives_what_it_sends(
     assert done == {name: values for name, values in FEATURES.items() if name not in missing}
 
 
-def exchange(name: str, programs: dict[str, Client], grpc: str, topic: str, home: Path) -> str:
+def exchange(
+    name: str, way: str, programs: dict[str, Client], grpc: str, topic: str, home: Path
+) -> str:
     """Let a client send four messages to a topic and receive seven; return what it prints."""
     if name == "python":
-        return run_program(EXCHANGE.replace("TOPIC", topic), grpc, home)
-    return programs[name].text(grpc, "plain", f"group-{topic}", "exchange", topic, 7)
+        program = EXCHANGE.replace("TOPIC", topic).replace("WAY", way)
+        return run_program(program, grpc, home)
+    return programs[name].text(grpc, way, f"group-{topic}", "exchange", topic, 7)
 
 
-@pytest.mark.parametrize("name", ["java", "go", "node", "rust", "python"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [*((name, "plain") for name in ("java", "go", "node", "rust", "python")), ("python", "tls")],
+)
 def test_grpc_and_remoting_members_receive_what_each_other_sends(
-    name: str, programs: dict[str, Client], serving: Served, tmp_path: Path
+    name: str,
+    way: str,
+    programs: dict[str, Client],
+    serving: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    topic = f"mixed-{name}"
+    trust(name, way, serving, tmp_path, monkeypatch)
+    topic = f"mixed-{name}-{way}"
     compressed = {codec: f"{codec.name}-{'kourou' * 2_000}" for codec in CompressionType}
     own = [f"group-{topic}/{name}-{number}" for number in range(4)]
     bodies = sorted([*compressed.values(), *own])
@@ -223,7 +249,7 @@ def test_grpc_and_remoting_members_receive_what_each_other_sends(
                 ) as sender:
                     await sender.send(Message(topic, body.encode()))
             printed = await asyncio.to_thread(
-                exchange, name, programs, serving.grpc, topic, tmp_path
+                exchange, name, way, programs, serving.grpc, topic, tmp_path
             )
             seen: set[str] = set()
             async with asyncio.timeout(60):

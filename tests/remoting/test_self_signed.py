@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import ssl
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from kourou.clock import SystemClock
@@ -78,6 +82,32 @@ def test_a_strictly_verifying_client_accepts_the_certificate(
         except ssl.SSLWantReadError:
             continue
     assert asking.version() == "TLSv1.3"
+
+
+def test_grpcio_accepts_the_certificate_as_its_only_root(
+    tmp_path: Path, generate: CertificateGenerator
+) -> None:
+    own = ensure_certificate(tmp_path, [], NOW_MS, [generate])
+    key, begin, rest = own.pem.read_bytes().partition(b"-----BEGIN CERTIFICATE-----")
+    server = grpc.server(ThreadPoolExecutor(1))
+    credentials = grpc.ssl_server_credentials([(key, begin + rest)])
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    program = f"""
+import grpc
+channel = grpc.secure_channel("127.0.0.1:{port}", grpc.ssl_channel_credentials())
+grpc.channel_ready_future(channel).result(timeout=10)
+"""
+    roots = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(own.certificate)}  # read once in a process
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **roots},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    server.stop(None)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_the_key_is_readable_by_its_owner_only(own: SelfSignedCertificate) -> None:

@@ -47,6 +47,8 @@ _OPENSSL_TIMEOUT_S: Final = 30
 _HANDSHAKE_ROUNDS: Final = 4
 _CERTIFICATE_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
 
+# Without a key usage: BoringSSL, and so grpcio, would demand that of an issuer, keyCertSign, of a
+# self-signed certificate that a client trusts.
 _OPENSSL_CONFIG: Final = """\
 [req]
 distinguished_name = name
@@ -56,7 +58,6 @@ prompt = no
 CN = kourou
 [extensions]
 basicConstraints = critical, CA:FALSE
-keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth
 subjectKeyIdentifier = hash
 subjectAltName = {names}
@@ -98,11 +99,6 @@ def generate_by_package(hosts: Sequence[str], now_ms: int) -> bytes | None:
         for host, ip in ((host, _ip(host)) for host in hosts)
     ]
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
-    usage = x509.KeyUsage(
-        digital_signature=True, content_commitment=False, key_encipherment=False,
-        data_encipherment=False, key_agreement=False, key_cert_sign=False, crl_sign=False,
-        encipher_only=False, decipher_only=False,
-    )  # fmt: skip
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -112,7 +108,6 @@ def generate_by_package(hosts: Sequence[str], now_ms: int) -> bytes | None:
         .not_valid_before(now - timedelta(days=1))  # for clients whose clocks are behind
         .not_valid_after(now + timedelta(days=VALID_DAYS - 1))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
