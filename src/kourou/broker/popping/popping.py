@@ -108,7 +108,6 @@ class Popping:
             ReviveStore(context, tables.offsets, reads, revive_log, self.in_flight, self.counts),
             self.counts,
             lambda: self.recovery.is_complete,
-            context.store.writer.appended_position,
         )
         self.revives: Final = Revives(parts, revive_log)
         self.recovery: Final = InFlightRecovery(

@@ -76,7 +76,6 @@ class ReviveParts:
     Attributes:
         writer: tells whether an ack of a checkpoint is being stored.
         recovery_is_complete: whether the checkpoints from before the start are all known.
-        started_at: the end of the log at the start; the checkpoints of later pops are all known.
         revived: messages that were revived before a kill, by their checkpoint.
         early_acked: messages whose ack the timer delivered before a kill, but not their checkpoint.
         releasing: checkpoints whose messages are being made visible before their time.
@@ -91,7 +90,6 @@ class ReviveParts:
     store: ReviveStore
     counts: PopCounts
     recovery_is_complete: Callable[[], bool]
-    started_at: int
     revived: dict[CheckpointKey, set[int]] = field(default_factory=dict)
     early_acked: dict[CheckpointKey, set[int]] = field(default_factory=dict)
     releasing: set[CheckpointKey] = field(default_factory=set)
@@ -273,6 +271,8 @@ class ReviveLoop:
         self._read_waiters: list[tuple[int, asyncio.Future[None]]] = []
         committed = parts.offsets.query(REVIVE_GROUP, topic, queue_id)
         self._start_end = end = self._reader.max_offset(topic, queue_id)
+        # The end of the log at the start: the checkpoints of later pops are all known.
+        self._started_at = parts.context.store.writer.appended_position
         self._revived_at: dict[int, int] = {}  # revive offset -> position of the log
         self._committed = -1 if committed is None else min(committed, end - 1)
         self.window = ReviveWindow(self._committed, self._is_served)
@@ -416,7 +416,7 @@ class ReviveLoop:
         """
         if self._parts.recovery_is_complete():
             return True
-        return checkpoint.log_end is not None and checkpoint.log_end >= self._parts.started_at
+        return checkpoint.log_end is not None and checkpoint.log_end >= self._started_at
 
     def _is_served(self, checkpoint: PopCheckpoint) -> bool:
         if is_served(checkpoint, self._parts.context):
