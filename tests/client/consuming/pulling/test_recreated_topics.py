@@ -17,6 +17,7 @@ from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
+from kourou.protocol.offsets import TOPIC_BEGIN_FIELD
 from kourou.testing.inspection import config_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
@@ -234,5 +235,41 @@ def test_offset_of_a_deleted_topic_is_not_committed_while_its_correction_fails(c
             hook.is_on = False
             await asyncio.wait_for(poll_until(new(count)), 90)
             assert await w.committed() == count
+
+    run_virtual(main())
+
+
+class Pulls:
+    """Records the topics that pulls name, by `TOPIC_BEGIN_FIELD`."""
+
+    def __init__(self) -> None:
+        self.begins: list[str | None] = []
+
+    def before_request(self, _: str, command: RemotingCommand) -> None:
+        """Record a pull."""
+        codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+        if command.code in codes and command.ext_fields["topic"] == TOPIC:
+            self.begins.append(command.ext_fields.get(TOPIC_BEGIN_FIELD))
+
+    def after_response(self, *_: object) -> None:
+        """Do nothing."""
+
+
+@BOTH_KINDS
+def test_each_pull_names_the_topic_of_its_offset(kind: str) -> None:
+    async def main() -> None:
+        hook = Pulls()
+        async with recording(queues=1) as w:
+            await w.send(*OLD)
+            async with receiving(w, kind, request_hooks=(hook,)):
+                await w.until_received(*OLD)
+                assert set(hook.begins) == {"0"}
+                await recreate(w, 20, 0)
+                await w.until_received(*new(20))
+            begin = w.cluster.broker().store.reader.topic_begin(TOPIC)
+            assert begin
+            # One pull learns of the deletion, and the next one of the new bounds.
+            assert hook.begins[-1] == str(begin)
+            assert hook.begins.count(None) == 1
 
     run_virtual(main())
