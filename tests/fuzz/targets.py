@@ -60,6 +60,12 @@ from kourou.protocol.popping.revive_records import (
 )
 from kourou.protocol.record.decode import decode_message, decode_messages
 from kourou.protocol.record.read import read_checked, read_record
+from kourou.protocol.replication import (
+    ReportDecoder,
+    TransferDecoder,
+    encode_report,
+    encode_transfer_head,
+)
 from kourou.protocol.topic_table import decode_register_body
 from kourou.protocol.trace_text import decode_traces, encode_trace
 from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
@@ -117,6 +123,26 @@ def _framing() -> Iterator[Target]:
         b"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00",
     )
     yield Target("preamble", _preamble, preambles)
+    reports = (encode_report(0), encode_report(1 << 40) + encode_report((1 << 40) + 300))
+    yield Target("replication.reports", _reports, reports)
+    transfer = encode_transfer_head(1 << 30, 200) + bytes(range(200))
+    transfers = (transfer + encode_transfer_head((1 << 30) + 200, 0), transfer * 3)
+    yield Target("replication.transfers", _transfers, transfers)
+
+
+def _reports(data: bytes) -> None:
+    whole = ReportDecoder().feed(data)
+    split = ReportDecoder()
+    assert [position for byte in data for position in split.feed(bytes([byte]))] == whole
+    assert b"".join(map(encode_report, whole)) == data[: len(data) - len(data) % 8]
+
+
+def _transfers(data: bytes) -> None:
+    whole = TransferDecoder().feed(data)
+    split = TransferDecoder()
+    assert [transfer for byte in data for transfer in split.feed(bytes([byte]))] == whole
+    frames = [encode_transfer_head(position, len(sent)) + sent for position, sent in whole]
+    assert data.startswith(b"".join(frames))
 
 
 def _frame(data: bytes) -> None:
