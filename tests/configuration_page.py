@@ -9,6 +9,7 @@ from typing import Any, Final, get_type_hints
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.popping.pop_config import PopConfig
+from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
@@ -42,6 +43,7 @@ SERVER_TITLES: Final[dict[type[Any], str]] = {
     TransactionConfig: "Transactions",
     TimerConfig: "Scheduled messages",
     PopConfig: "Pop consumption",
+    ReplicationConfig: "Replication",
     StoreConfig: "Store",
     RetentionConfig: "Retention",
     ConnectionLimits: "Connections",

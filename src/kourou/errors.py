@@ -574,5 +574,9 @@ class DataLossError(StoreError):
     """Messages requested by offset are not, or no longer, in their queue."""
 
 
+class ReplicationRefusedError(KourouError):
+    """A master and a slave cannot replicate, because their logs do not match."""
+
+
 class InternalError(KourouError):
     """A bug in Kourou; please report it with the error text and the traceback."""

@@ -34,6 +34,8 @@ OURS = {
     "timerInFlightMax",
     "advertise",
     "vipPortEnable",
+    "haAheadBytes",
+    "haSlavesMax",
 }
 """Keys that RocketMQ does not have."""
 

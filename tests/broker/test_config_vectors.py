@@ -28,6 +28,7 @@ OTHER_DEFAULTS = {
     "enabledAppendPropCRC": "each record is covered by a checksum",
     "flushConsumeQueueThoroughInterval": "a recovery scans what came since",
     "flushDiskType": "an acknowledged message is on disk",
+    "haListenPort": "a single broker opens no port for slaves; 0 takes Java's",
     "listenPort": "Java's start-up sets 10911 too",
     "mappedFileSizeCommitLog": "the dev profile; prod has Java's 1 GiB",
     "maxHashSlotNum": "the dev profile; prod has Java's 5,000,000",

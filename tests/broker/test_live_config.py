@@ -153,6 +153,7 @@ def test_a_config_is_reported_in_rocketmqs_keys(golden: Callable[[str], Any]) ->
         "enabledAppendPropCRC",
         "flushConsumeQueueThoroughInterval",
         "flushDiskType",
+        "haListenPort",
         "listenPort",
         "mappedFileSizeCommitLog",
         "maxHashSlotNum",

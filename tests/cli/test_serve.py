@@ -287,13 +287,13 @@ def test_an_unknown_setting_of_the_environment_is_refused(command: Command) -> N
 
 def test_unsupported_rocketmq_key_is_a_warning(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
-    conf.write_text("haListenPort=10912\n")
+    conf.write_text("haMaxGapNotInSync=268435456\n")
 
     with Serving.start(tmp_path / "store", "--config", str(conf)) as serving:
         outcome = serving.stop()
 
     assert outcome.code == 0
-    assert json.loads(outcome.err)["key"] == "haListenPort"
+    assert json.loads(outcome.err)["key"] == "haMaxGapNotInSync"
 
 
 def test_serve_works_without_optional_packages(tmp_path: Path, command: Command) -> None:

@@ -25,6 +25,7 @@ from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.pulling.verified_reads import VerifiedReads
+from kourou.broker.replication.master import ReplicationMaster
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
@@ -77,6 +78,7 @@ class Components:
         popping: serves pops, acks and revives.
         transactions: stores and ends half messages.
         index: keeps the key index up to date with the log.
+        master: sends the log to slaves; None if the broker accepts none.
         arrival_listeners: called with the messages that became visible to consumers, oldest first.
     """
 
@@ -130,6 +132,7 @@ class Components:
         self.tables.topics.on_topic_changed = self.popping.on_topic_changed
         self.tables.groups.on_group_changed = self.popping.on_group_changed
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
+        self.master: Final = self._build_master()
         self.arrival_listeners.extend(
             (
                 self.held_pulls.on_arrivals,
@@ -231,6 +234,19 @@ class Components:
         file = ConfigFile(self.context.disk, TIMERS_FILE, parse_timer_metrics)
         counts = TimerCounts(self.context, file)
         return Timers(self.context, TimerStorage(self.context, counts), counts)
+
+    def _build_master(self) -> ReplicationMaster | None:
+        config = self.context.config
+        if not config.replication.accepts_slaves:
+            return None
+        master = ReplicationMaster(
+            config.replication,
+            self.context.store.reader,
+            self.runtime,
+            config.store.commitlog_segment_bytes,
+        )
+        self.context.commit.on_synced = master.on_synced
+        return master
 
     def _on_config_changed(self, config: BrokerConfig) -> None:
         """Copy live options to the tables that hold them."""

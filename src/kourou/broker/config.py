@@ -9,6 +9,7 @@ from typing import Final
 
 from kourou.broker.host_quotas import PERCENT, HostQuota
 from kourou.broker.popping.pop_config import PopConfig
+from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.documented import documented
@@ -240,6 +241,8 @@ class BrokerConfig:
     """Options of scheduled messages; its keys are in the same flat file as these."""
     pop: PopConfig = field(default_factory=PopConfig)
     """Options of pop consumption; its keys are in the same flat file as these."""
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
+    """Options of replication; its keys are in the same flat file as these."""
     store: StoreConfig = field(default_factory=StoreConfig)
     """Options of the store; its keys are in the same flat file as these."""
 

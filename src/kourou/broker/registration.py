@@ -81,6 +81,7 @@ class Registration:
         listening: Address,
         offload: Offload,
         *,
+        ha_port: int,
         is_namesrv_local: bool = False,
     ) -> None:
         """Create a registration of `topics`; `start` begins it.
@@ -91,6 +92,7 @@ class Registration:
             pool: connects to the name servers; closed by its owner.
             listening: the address the broker listens on, with the real port.
             offload: runs the encoding of all topics off the event loop.
+            ha_port: the port at which slaves copy the log, on the host of the address.
             is_namesrv_local: whether the name server runs in this process. It then gets a wildcard
                 host unchanged, and answers each client with the address to which the client
                 connected.
@@ -102,6 +104,7 @@ class Registration:
         self._pool = pool
         self._listening = listening
         self._offload = offload
+        self._ha_port = ha_port
         self._name_servers = {address: _NameServer() for address in config.namesrv_addr}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -269,14 +272,12 @@ class Registration:
     async def _send(self, connection: Connection, body: bytes) -> None:
         """Send a registration, and mark the topics that the answer declares ordered."""
         address = self.address_for(connection)
-        host, port = parse_address(address)
+        host, _ = parse_address(address)
         header = RegisterBrokerRequestHeader(
             broker_name=self._config.broker_name,
             broker_addr=address,
             cluster_name=self._config.cluster_name,
-            ha_server_addr=format_address(
-                (host, port + 1)
-            ),  # by convention; nothing listens there yet
+            ha_server_addr=format_address((host, self._ha_port)),
             broker_id=self._config.broker_id,
             enable_acting_master=False,
             compressed=False,

@@ -253,7 +253,9 @@ class _RunningBroker:
         try:
             await self.components.popping.recover()
             address = await self._ports.start()
+            ha_port = await self._start_master(address)
         except BaseException:
+            self._ports.abort()
             await self.components.timers.stop()  # before the store is closed again
             raise
         self.components.delay.start()
@@ -267,6 +269,7 @@ class _RunningBroker:
             self.components.pool,
             address,
             self._context.offload,
+            ha_port=ha_port,
             is_namesrv_local=is_namesrv_local,
         )
         self._registration = registration
@@ -280,6 +283,16 @@ class _RunningBroker:
         )
         registration.start()
         return address
+
+    async def _start_master(self, address: Address) -> int:
+        """Open the port for slaves, if configured; return the port to register."""
+        master, asked = self.components.master, self._context.config.replication.ha_listen_port
+        host, port = address[0], asked or address[1] + 1
+        if master is None:
+            return port
+        if not self._context.config.port and not asked:
+            port = 0  # a free one, like the broker's own
+        return (await master.start((host, port)))[1]
 
     async def wait_registered(self, timeout_ms: int) -> None:
         """Return when registration was tried once with all name servers, or after the time-out."""
@@ -371,6 +384,8 @@ class _RunningBroker:
         self.components.held_pulls.close()
         self.components.transactions.stop()
         await self._context.commit.close()
+        if self.components.master is not None:
+            await self.components.master.stop()
         await self._ports.stop()
         await self._context.later.close()
         await _run_stop_step("save tables", self.components.tables.persist)
@@ -396,6 +411,8 @@ class _RunningBroker:
         self._context.later.abandon()
         self.components.tables.order_infos.abandon()
         self._context.commit.abandon()
+        if self.components.master is not None:
+            self.components.master.abort()
         self._ports.abort()
         self.components.pool.abort()
         self.components.flusher.close()

@@ -173,6 +173,18 @@ class StoreReader:
         """
         return self._log.read(physical_offset, size)
 
+    def written_resident(self, physical_offset: int, size: int) -> bytes | None:
+        """Return what `written_bytes` would, or None if that might wait for the device.
+
+        Raises:
+            FileNotFoundError: the segment was removed.
+        """
+        return self._log.read_resident(physical_offset, size)
+
+    def segment_end(self, position: int) -> int:
+        """Return the end position of the log's file that contains `position`."""
+        return self._log.segment_end(position)
+
     def record_resident(self, physical_offset: int, size: int) -> bytes | None:
         """Return the bytes of a visible record if they are in memory, without verifying them.
 

@@ -48,6 +48,7 @@ class GroupCommit:
 
     Attributes:
         on_write: called after each write to the log.
+        on_synced: called after each sync of the log.
         is_sync_mode: whether the flush mode is SYNC_FLUSH: a put that waits for its sync is stored
             only when it is synced.
     """
@@ -91,6 +92,7 @@ class GroupCommit:
         self._closed_reason = ""
         self._late_reason = f"the sync did not end within {config.sync_flush_timeout_ms} ms"
         self.on_write: Callable[[], None] | None = None
+        self.on_synced: Callable[[], None] | None = None
 
     @property
     def pending_bytes(self) -> int:
@@ -364,6 +366,8 @@ class GroupCommit:
             self._fail(f"a sync failed: {error}")
             return
         self._writer.synced(plan)
+        if self.on_synced is not None:
+            self.on_synced()
         self._end_turn()
 
     def _wake(self, arrivals: list[Arrival]) -> None:

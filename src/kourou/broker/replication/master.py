@@ -1,0 +1,189 @@
+"""The master's service for slaves: accepts their connections and sends each of them the log.
+
+    bytes of the log    leave only when they are synced, so that no slave can have more than the
+                        master has after a power cut
+    limits              connections, bytes sent ahead of a report, output of a slow reader, silence
+    copies              counted by host, by the highest position that one of its connections reports
+
+The protocol does not say which broker a slave is. So two slaves on one host count as one copy, and
+a connection that a slave has lost without the master's notice does not count beside its successor.
+
+Source: DefaultHAService.java, apache/rocketmq 5.5.0, which counts connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kourou.broker.replication.master_connection import LogSource, MasterConnection
+from kourou.broker.replication.replication_config import ReplicationConfig
+from kourou.broker.replication.slave_progress import UNKNOWN
+from kourou.remoting.log_rate import LogRate
+from kourou.remoting.network import Address, Listener, format_address
+from kourou.remoting.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+_CHECKS_PER_HEARTBEAT: Final = 5
+_DRAIN_S: Final = 1.0
+"""How long `stop` waits for slaves to report the last bytes."""
+
+
+class ReplicationMaster:
+    """Serves the slaves of one broker. Created inside a running loop; started and stopped once.
+
+    Attributes:
+        config: the options.
+        source: the log.
+        segment_bytes: size of the log's files.
+        offload: runs reads that wait for the device.
+        on_acknowledged: called when a slave has reported a higher position.
+    """
+
+    def __init__(
+        self,
+        config: ReplicationConfig,
+        source: LogSource,
+        runtime: Runtime,
+        segment_bytes: int,
+    ) -> None:
+        """Create the service; `start` opens the port."""
+        self.config = config
+        self.source = source
+        self.segment_bytes = segment_bytes
+        self.offload = runtime.offload
+        self.on_acknowledged: Callable[[], None] | None = None
+        self._network = runtime.network
+        self._loop = asyncio.get_running_loop()
+        self._listener: Listener | None = None
+        self._connections: dict[MasterConnection, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._warnings = LogRate()
+        self._acknowledged = asyncio.Event()
+
+    async def start(self, address: Address) -> Address:
+        """Accept slaves, and return the address with its real port.
+
+        Raises:
+            AddressInUseError, ListenFailedError: the port cannot be opened.
+        """
+        self._listener = await self._network.listen(address, lambda: MasterConnection(self))
+        log.info("replication.started address=%s", format_address(self._listener.address))
+        return self._listener.address
+
+    @property
+    def slaves(self) -> list[MasterConnection]:
+        """The connections that have reported a position, oldest first."""
+        return [slave for slave in self._connections if slave.progress.sent != UNKNOWN]
+
+    def copies(self, position: int) -> int:
+        """Return how many slaves have the log up to the position, see the module's docstring."""
+        return len(
+            {
+                slave.remote_address[0]
+                for slave in self._connections
+                if slave.progress.acknowledged >= position
+            }
+        )
+
+    def on_synced(self) -> None:
+        """Send what was synced."""
+        for slave in list(self._connections):
+            slave.send()
+
+    async def stop(self) -> None:
+        """Accept no more slaves; close the connections when they have reported the whole log.
+
+        Waits for that for a second at most.
+        """
+        if self._listener is not None:
+            self._listener.close()
+        self.on_synced()
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                while any(
+                    slave.progress.acknowledged < self.source.synced_position
+                    for slave in self.slaves
+                ):
+                    self._acknowledged.clear()
+                    await self._acknowledged.wait()
+        except TimeoutError:
+            log.info("replication.stopped_early slaves=%d", len(self._connections))
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the port and all connections at once."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for slave in list(self._connections):
+            slave.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Called by the connections
+
+    def on_connected(self, connection: MasterConnection) -> bool:
+        """Accept a connection, or return False."""
+        if self._listener is None:
+            return False
+        if len(self._connections) >= self.config.ha_slaves_max and not self._evict_one():
+            limit = self.config.ha_slaves_max
+            self.warn(
+                "replication.slave_refused",
+                connection,
+                f"{len(self._connections)} slaves are connected, limit {limit} (haSlavesMax)",
+            )
+            return False
+        self._connections[connection] = None
+        self._schedule_check()
+        return True
+
+    def on_reported(self, connection: MasterConnection) -> None:
+        """Pass a new position on."""
+        del connection
+        self._acknowledged.set()
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()
+
+    def on_closed(self, connection: MasterConnection) -> None:
+        """Forget a connection."""
+        if self._connections.pop(connection, 0) is None and connection.progress.sent != UNKNOWN:
+            log.info(
+                "replication.slave_left slave=%s position=%d",
+                format_address(connection.remote_address),
+                connection.progress.acknowledged,
+            )
+        self._acknowledged.set()
+
+    def warn(self, event: str, connection: MasterConnection, reason: str) -> None:
+        """Log a warning that the peer can cause, at a limited rate."""
+        suppressed = self._warnings.take(self._loop.time())
+        if suppressed is not None:
+            address = format_address(connection.remote_address)
+            log.warning("%s slave=%s reason=%s suppressed=%d", event, address, reason, suppressed)
+
+    def _evict_one(self) -> bool:
+        """Close the oldest connection that has reported nothing; return whether there was one."""
+        for connection in self._connections:
+            if connection.progress.sent == UNKNOWN:
+                connection.refuse("it has reported nothing yet, and others want to connect")
+                self._connections.pop(connection, None)
+                return True
+        return False
+
+    def _schedule_check(self) -> None:
+        if self._timer is None:
+            pause_s = self.config.ha_send_heartbeat_interval_ms / 1000 / _CHECKS_PER_HEARTBEAT
+            self._timer = self._loop.call_later(pause_s, self._check_times)
+
+    def _check_times(self) -> None:
+        self._timer = None
+        for connection in list(self._connections):
+            connection.check_times()
+        if self._connections:
+            self._schedule_check()

@@ -1,0 +1,281 @@
+"""The master's side of a connection from one slave: reads its reports, and sends it the log.
+
+Bytes are sent once they are synced. Those in the page cache are read on the event loop, others in a
+thread. A slave that does not read, or does not report, stops the sending to itself only.
+
+Source: DefaultHAConnection.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol, cast
+
+from kourou.broker.replication.replication_config import ReplicationConfig
+from kourou.broker.replication.slave_progress import (
+    UNKNOWN,
+    LogRange,
+    SlaveProgress,
+    TransferRate,
+)
+from kourou.errors import ProtocolError, ReplicationRefusedError
+from kourou.protocol.record.layout import MAGIC_BLANK, RECORD_MAGICS, RECORD_START
+from kourou.protocol.replication import ReportDecoder, encode_transfer_head
+from kourou.remoting.network import NO_ADDRESS, Address, address_of, format_address
+from kourou.remoting.runtime import Offload
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 4096
+"""Receive buffer: 512 reports."""
+_OUTPUT_BYTES_MAX: Final = 1024 * 1024
+"""Output that the transport buffers before sending pauses."""
+
+
+class LogSource(Protocol):
+    """The log of the master; see `kourou.store.reader.StoreReader`."""
+
+    @property
+    def min_position(self) -> int: ...
+
+    @property
+    def synced_position(self) -> int: ...
+
+    def segment_end(self, position: int) -> int: ...
+
+    def written_bytes(self, physical_offset: int, size: int) -> bytes: ...
+
+    def written_resident(self, physical_offset: int, size: int) -> bytes | None: ...
+
+
+class Master(Protocol):
+    """The service that owns the connections; see `kourou.broker.replication.master`."""
+
+    @property
+    def config(self) -> ReplicationConfig: ...
+
+    @property
+    def source(self) -> LogSource: ...
+
+    @property
+    def segment_bytes(self) -> int: ...
+
+    @property
+    def offload(self) -> Offload: ...
+
+    def on_connected(self, connection: MasterConnection) -> bool:
+        """Accept the connection, or return False: it is then closed."""
+
+    def on_reported(self, connection: MasterConnection) -> None:
+        """Note a new acknowledged position."""
+
+    def on_closed(self, connection: MasterConnection) -> None:
+        """Forget the connection."""
+
+    def warn(self, event: str, connection: MasterConnection, reason: str) -> None:
+        """Log a warning that the peer can cause, at a limited rate."""
+
+
+class MasterConnection(asyncio.BufferedProtocol):
+    """One slave, or a program that claims to be one.
+
+    Attributes:
+        remote_address: the peer.
+        progress: what was sent and acknowledged.
+    """
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        config = master.config
+        self._loop = asyncio.get_running_loop()
+        self.remote_address: Address = NO_ADDRESS
+        self.progress = SlaveProgress(
+            batch_bytes=config.ha_transfer_batch_bytes,
+            ahead_bytes=config.ha_ahead_bytes,
+            from_last_file=config.sync_from_last_file,
+        )
+        self._rate: TransferRate | None = None
+        if config.ha_flow_control_enable:
+            self._rate = TransferRate(config.max_ha_transfer_byte_in_second, self._loop.time())
+        self._decoder = ReportDecoder()
+        self._received = bytearray(_READ_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._is_paused = False  # the peer reads slower than bytes are sent
+        self._read: asyncio.Task[None] | None = None  # a read that waits for the device
+        self._timer: asyncio.TimerHandle | None = None  # ends a pause of the rate limit
+        self._sent_at_s = self._received_at_s = self._loop.time()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._transport is None
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        connected = cast(asyncio.Transport, transport)  # that of uvloop is no subclass
+        self.remote_address = address_of(connected.get_extra_info("peername"))
+        if not self._master.on_connected(self):
+            connected.abort()
+            return
+        connected.set_write_buffer_limits(high=_OUTPUT_BYTES_MAX)
+        self._transport = connected
+
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - one size suffices
+        return self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._transport is None:
+            return
+        self._received_at_s = self._loop.time()
+        try:
+            positions = self._decoder.feed(memoryview(self._received)[:nbytes])
+            for position in positions:
+                self._on_report(position)
+        except (ProtocolError, ReplicationRefusedError) as error:
+            self.refuse(str(error))
+            return
+        if positions:
+            self._master.on_reported(self)
+            self.send()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self.send()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - by its contract
+        self._transport = None
+        if self._read is not None:
+            self._read.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._master.on_closed(self)
+
+    # The service
+
+    def refuse(self, reason: str) -> None:
+        """Log the reason, and close the connection at once."""
+        self._master.warn("replication.slave_refused", self, reason)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            transport.abort()
+
+    def check_times(self) -> None:
+        """Send a heartbeat if nothing was sent for long; close if nothing was received."""
+        now_s, config = self._loop.time(), self._master.config
+        if self._transport is None:
+            return
+        silent_s = now_s - self._received_at_s
+        if silent_s * 1000 >= config.ha_housekeeping_interval_ms:
+            self.refuse(f"it has sent nothing for {silent_s:.0f} s (haHousekeepingInterval)")
+            return
+        is_idle = (now_s - self._sent_at_s) * 1000 >= config.ha_send_heartbeat_interval_ms
+        if is_idle and self.progress.sent != UNKNOWN and not self._is_paused:
+            self._write(encode_transfer_head(self.progress.sent, 0), b"")
+
+    def send(self) -> None:
+        """Send the synced bytes of the log, as far as the slave and the limits allow."""
+        while self._transport is not None and not self._is_paused:
+            if self._read is not None or self._timer is not None:
+                return
+            piece = self._next_piece()
+            if piece is None or self._must_wait():
+                return
+            position, size = piece
+            try:
+                data = self._master.source.written_resident(position, size)
+            except OSError as error:
+                self._on_unreadable(position, error)
+                return
+            if data is None:
+                self._read = self._loop.create_task(self._read_and_send(position, size))
+                return
+            self._transfer(position, data)
+
+    def _on_report(self, position: int) -> None:
+        is_first = self.progress.sent == UNKNOWN
+        self.progress.on_report(position, self._range())
+        if is_first:
+            log.info(
+                "replication.slave_connected slave=%s position=%d end=%d",
+                format_address(self.remote_address),
+                self.progress.sent,
+                self._master.source.synced_position,
+            )
+
+    def _range(self) -> LogRange:
+        source = self._master.source
+        return LogRange(source.min_position, source.synced_position, self._master.segment_bytes)
+
+    def _next_piece(self) -> tuple[int, int] | None:
+        progress, bounds = self.progress, self._range()
+        piece = progress.next_piece(bounds)
+        if piece is None and progress.sent != UNKNOWN and progress.is_ahead:
+            return progress.next_piece(bounds, self._unit_bytes(progress.ahead_from, bounds.end))
+        return piece
+
+    def _unit_bytes(self, position: int, end: int) -> int:
+        """Return the size of the record or blank at the position; 0 if there is none."""
+        source = self._master.source
+        left = source.segment_end(position) - position
+        if min(end - position, left) < RECORD_START.size:
+            return 0
+        try:
+            size, magic = RECORD_START.unpack(source.written_bytes(position, RECORD_START.size))
+        except OSError:
+            return 0  # sending then reports the error
+        is_unit = magic in RECORD_MAGICS or magic == MAGIC_BLANK
+        return size if is_unit and 0 < size <= left else 0
+
+    def _must_wait(self) -> bool:
+        """Return whether the rate limit is reached; sending then continues by a timer."""
+        wait_s = 0.0 if self._rate is None else self._rate.wait_s(self._loop.time())
+        if wait_s > 0:
+            self._timer = self._loop.call_later(wait_s, self._resume)
+        return wait_s > 0
+
+    def _resume(self) -> None:
+        self._timer = None
+        self.send()
+
+    async def _read_and_send(self, position: int, size: int) -> None:
+        try:
+            data = await self._master.offload(self._master.source.written_bytes, position, size)
+        except OSError as error:
+            self._read = None
+            self._on_unreadable(position, error)
+            return
+        self._read = None
+        self._transfer(position, data)
+        self.send()
+
+    def _transfer(self, position: int, data: bytes) -> None:
+        if self._transport is None:
+            return
+        self.progress.sent = position + len(data)
+        if self._rate is not None:
+            self._rate.count(len(data))
+        self._write(encode_transfer_head(position, len(data)), data)
+
+    def _write(self, head: bytes, data: bytes) -> None:
+        assert self._transport is not None, "the caller checks it"
+        self._transport.writelines((head, data) if data else (head,))
+        self._sent_at_s = self._loop.time()
+
+    def _on_unreadable(self, position: int, error: OSError) -> None:
+        first = self._master.source.min_position
+        if position < first:
+            self.refuse(
+                f"it is at log position {position}, but the log begins at {first} now, because "
+                "older messages have expired: start the slave with an empty store"
+            )
+        else:
+            self.refuse(f"the log cannot be read at position {position}: {error}")
