@@ -113,7 +113,7 @@ def test_the_name_of_a_broker_may_begin_with_its_machine_room() -> None:
     [
         ({"port": 70_000}, "port"),
         ({"port": -1}, "port"),
-        ({"broker_id": 1}, "replication is not supported yet"),
+        ({"broker_id": 1}, "it must be 0, a master"),
         ({"broker_name": "not a name"}, "broker_name"),
         ({"broker_name": "room-1@"}, "broker_name"),
         ({"broker_name": "@broker-a"}, "broker_name"),

@@ -25,6 +25,7 @@ OTHER_DEFAULTS = {
     "bindAddress": "Java listens on all addresses; here that is a choice",
     "brokerIP1": "the machine's; None takes the address listened on",
     "brokerName": "the machine's",
+    "brokerRole": "a broker without one is a master too, and opens no port for slaves",
     "enabledAppendPropCRC": "each record is covered by a checksum",
     "flushConsumeQueueThoroughInterval": "a recovery scans what came since",
     "flushDiskType": "an acknowledged message is on disk",

@@ -24,8 +24,10 @@ from kourou.broker.pulling.consumer_filters import FilterBitMaps
 from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.pull_checks import PullChecks
+from kourou.broker.pulling.verdicts import slave_code
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.replication.master import ReplicationMaster
+from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
@@ -45,6 +47,7 @@ from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.broker.writing.retention import Retention
 from kourou.disk import Disk
 from kourou.model.msgid import UniqueIdGenerator
+from kourou.protocol.codes import ResponseCode
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
@@ -79,6 +82,7 @@ class Components:
         transactions: stores and ends half messages.
         index: keeps the key index up to date with the log.
         master: sends the log to slaves; None if the broker accepts none.
+        slave: copies the log of a master; None if the broker is one.
         arrival_listeners: called with the messages that became visible to consumers, oldest first.
     """
 
@@ -116,6 +120,7 @@ class Components:
         self.arrival_listeners: Final[list[Callable[[list[Arrival]], None]]] = []
         self.context: Final = self._build_context(live_config, disk, store, call_client)
         live_config.on_changed.append(self._on_config_changed)
+        self.slave: Final = self._build_slave()
         self.queue_locks: Final = self.tables.locks.locks
         self.queue_deletion: Final = QueueDeletion(self.context.commit, runtime.offload)
         self.age_clock: Final = self._build_age_clock()
@@ -133,15 +138,15 @@ class Components:
         self.tables.groups.on_group_changed = self.popping.on_group_changed
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
         self.master: Final = self._build_master()
-        self.arrival_listeners.extend(
-            (
-                self.held_pulls.on_arrivals,
-                self.delay.on_arrivals,
-                lambda _: self.timers.on_arrivals(),
-                self.popping.on_arrivals,
-                lambda _: self.index.notify(),
+        self.arrival_listeners.extend((self.held_pulls.on_arrivals, lambda _: self.index.notify()))
+        if self.slave is None:  # a slave delivers nothing by itself
+            self.arrival_listeners.extend(
+                (
+                    self.delay.on_arrivals,
+                    lambda _: self.timers.on_arrivals(),
+                    self.popping.on_arrivals,
+                )
             )
-        )
 
     def _build_context(
         self, live_config: LiveConfig, disk: Disk, store: MessageStore, call_client: CallClient
@@ -220,7 +225,11 @@ class Components:
             reads=self.reads,
             held=self.held_pulls,
             ask_member=self.subscriptions.request_from_member,
+            code_of=self._pull_code,
         )
+
+    def _pull_code(self, code: ResponseCode) -> ResponseCode:
+        return code if self.slave is None else slave_code(code, has_master=self.slave.is_connected)
 
     def _build_delay(self) -> DelayDelivery:
         file = ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True)
@@ -247,6 +256,18 @@ class Components:
         )
         self.context.commit.on_synced = master.on_synced
         return master
+
+    def _build_slave(self) -> ReplicationSlave | None:
+        config = self.context.config
+        if not config.replication.is_slave:
+            return None
+        return ReplicationSlave(
+            config.replication,
+            self.context.store,
+            self.context.commit,
+            self.runtime,
+            config.store.commitlog_segment_bytes,
+        )
 
     def _on_config_changed(self, config: BrokerConfig) -> None:
         """Copy live options to the tables that hold them."""

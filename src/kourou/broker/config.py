@@ -54,7 +54,7 @@ class BrokerConfig:
     cluster_name: str = field(default="DefaultCluster", metadata={"key": "brokerClusterName"})
     """The cluster that the broker joins at the name servers; stored in every message."""
     broker_id: int = 0
-    """0 is a master. Slaves are not supported yet: other numbers are refused."""
+    """0 is a master, other numbers are its slaves."""
 
     listen: str = field(default="127.0.0.1", metadata={"key": "bindAddress"})
     """The local address to listen on. There is no access control: every client that can reach the
@@ -251,11 +251,7 @@ class BrokerConfig:
         _check_at_least(self, "port", 0)
         if self.port > 65535:
             raise ConfigError(f"port is {self.port}; it must be 0 to 65535")
-        if self.broker_id != 0:
-            raise ConfigError(
-                f"broker_id is {self.broker_id}; it must be 0, a master: replication is not "
-                "supported yet"
-            )
+        _check_role(self)
         if not _REGISTER_INTERVAL_MIN_MS <= self.register_interval_ms <= _REGISTER_INTERVAL_MAX_MS:
             raise ConfigError(
                 f"register_interval_ms is {self.register_interval_ms}; it must be "
@@ -333,6 +329,20 @@ _POSITIVE: Final = (
     "delay_offset_interval_ms",
 )
 """Fields that must be at least 1; 0 or less would disable the function that they limit."""
+
+
+def _check_role(config: BrokerConfig) -> None:
+    """Check that the broker's id is that of its role."""
+    is_slave = config.replication.is_slave
+    if is_slave and config.broker_id < 1:
+        raise ConfigError(
+            f"broker_id is {config.broker_id}; with broker_role SLAVE it must be at least 1, and "
+            "different for each slave of the master"
+        )
+    if not is_slave and config.broker_id != 0:
+        raise ConfigError(
+            f"broker_id is {config.broker_id}; it must be 0, a master, without broker_role SLAVE"
+        )
 
 
 def _check_names(config: BrokerConfig) -> None:

@@ -2,11 +2,22 @@
 
 A request with a code that is missing here is answered with REQUEST_CODE_NOT_SUPPORTED (3). Features
 that are not built yet are missing.
+
+A slave refuses what only its master may do, because only that may change the log:
+
+    sends, sent-back messages; pulls without `slaveReadEnable`    2, as busy: clients try the master
+    ends of transactions, recalls                                 11
+    pops and their acknowledgements                               14
+
+Source: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest,
+EndTransactionProcessor, RecallMessageProcessor, apache/rocketmq 5.5.0. Java serves pops on a slave
+as far as that needs no checkpoint.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kourou.broker.administration.admin_handlers import AdminHandlers
 from kourou.broker.administration.admin_topics import TopicAdminHandlers
@@ -24,10 +35,22 @@ from kourou.broker.sending.reply import ReplyHandler
 from kourou.broker.sending.send import SendHandlers
 from kourou.broker.timer.timer_handlers import TimerHandlers
 from kourou.broker.transactions.transactions import Transactions
-from kourou.protocol.codes import RequestCode
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
+
+_BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while: "
+_STORING: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+)
+_PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_ENDS: Final = (RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE)
 
 
 @dataclass(frozen=True)
@@ -103,6 +126,25 @@ class Handlers:
                 RequestCode.GET_TOPIC_STATS_INFO: topics.on_get_topic_stats_info,
             }
         )
+
+    def slave_table(self, *, serves_pulls: bool) -> dict[int, Handler]:
+        """Return request code -> handler of a slave, which may serve pulls."""
+        only_master = "the broker is a slave: send the request to its master"
+        busy = _refusal(ResponseCode.SYSTEM_BUSY, f"{_BUSY}{only_master}")
+        refusals: dict[int, Handler] = dict.fromkeys(_STORING, busy)
+        if not serves_pulls:
+            text = f"{_BUSY}the broker is a slave, and slaveReadEnable is off"
+            refusals |= dict.fromkeys(_PULLS, _refusal(ResponseCode.SYSTEM_BUSY, text))
+        refusals |= dict.fromkeys(_ENDS, _refusal(ResponseCode.SLAVE_NOT_AVAILABLE, only_master))
+        refused_pop = _refusal(ResponseCode.SERVICE_NOT_AVAILABLE, only_master)
+        return self.table() | refusals | dict.fromkeys(self.popping.handlers(), refused_pop)
+
+
+def _refusal(code: ResponseCode, text: str) -> Handler:
+    def refuse(request: Request) -> RemotingCommand:
+        return response(request.command, code, text)
+
+    return refuse
 
 
 def on_notify_min_broker_id_change(request: Request) -> RemotingCommand:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -46,6 +47,7 @@ from kourou.protocol.topic_table import (
     QueryDataVersionResponseHeader,
     RegisterBody,
     RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
     TopicConfigTable,
     UnregisterBrokerRequestHeader,
     encode_register_body,
@@ -82,6 +84,7 @@ class Registration:
         offload: Offload,
         *,
         ha_port: int,
+        on_master_address: Callable[[str], None] | None = None,
         is_namesrv_local: bool = False,
     ) -> None:
         """Create a registration of `topics`; `start` begins it.
@@ -93,6 +96,8 @@ class Registration:
             listening: the address the broker listens on, with the real port.
             offload: runs the encoding of all topics off the event loop.
             ha_port: the port at which slaves copy the log, on the host of the address.
+            on_master_address: of a slave: called with the address of its master's port for slaves,
+                or "", after each registration.
             is_namesrv_local: whether the name server runs in this process. It then gets a wildcard
                 host unchanged, and answers each client with the address to which the client
                 connected.
@@ -105,6 +110,7 @@ class Registration:
         self._listening = listening
         self._offload = offload
         self._ha_port = ha_port
+        self._on_master_address = on_master_address
         self._name_servers = {address: _NameServer() for address in config.namesrv_addr}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -242,7 +248,7 @@ class Registration:
             if table.topics:
                 await self._send(connection, encode_register_body(RegisterBody(table)))
             name_server.full_version = None
-        elif name_server.may_skip(self._topics.data_version) and await self._is_current(connection):
+        elif self._may_skip(name_server) and await self._is_current(connection):
             name_server.skipped += 1
         else:
             name_server.sent_change = None
@@ -250,6 +256,11 @@ class Registration:
             await self._send(connection, await self._full_body())
             name_server.full_version, name_server.skipped = version, 0
         name_server.sent_change = change
+
+    def _may_skip(self, name_server: _NameServer) -> bool:
+        """Return whether a query is enough; not for a slave, which asks where its master is."""
+        is_slave = self._on_master_address is not None
+        return not is_slave and name_server.may_skip(self._topics.data_version)
 
     def _changes_for(self, name_server: _NameServer) -> TopicConfigTable | None:
         """Return the topics that changed since the name server's last registration.
@@ -288,6 +299,10 @@ class Registration:
             self._config.register_timeout_ms / 1000,
         )
         raise_for_response(answer)
+        if self._on_master_address is not None:
+            self._on_master_address(
+                answer.header(RegisterBrokerResponseHeader).ha_server_addr or ""
+            )
         if answer.body:
             self._topics.mark_ordered(decode_kv_table(answer.body))
 

@@ -253,7 +253,6 @@ REFUSED_KEYS: Final[Mapping[str, Refusal]] = {
     "aclEnable": Refusal(_FALSE, _NO_ACCESS_CONTROL),
     "authenticationEnabled": Refusal(_FALSE, _NO_ACCESS_CONTROL),
     "authorizationEnabled": Refusal(_FALSE, _NO_ACCESS_CONTROL),
-    "brokerRole": Refusal(frozenset({"", "async_master"}), _NO_REPLICATION),
     "allAckInSyncStateSet": Refusal(_FALSE, _NO_REPLICATION),
     "duplicationEnable": Refusal(_FALSE, _NO_REPLICATION),
     "enableControllerMode": Refusal(_FALSE, _NO_REPLICATION),

@@ -32,6 +32,7 @@ from kourou.broker.wiring import (
     build_handlers,
     build_slow_consumers,
     build_unused_groups,
+    handlers_by_code,
 )
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.kernel_flusher import KernelFlusher
@@ -175,6 +176,7 @@ class Broker:
             clock.now_ms(),
             pid=os.getpid(),
             progress=progress,
+            is_replica=self._config.replication.is_slave,
         )
         kv_store = find_kv_store(self._disk)
         if kv_store is not None:
@@ -237,7 +239,7 @@ class _RunningBroker:
         self._ports = BrokerPorts(
             components.context.config,
             components.runtime,
-            self._handlers.table(),
+            handlers_by_code(components, self._handlers),
             self._on_connection_closed,
             build_fast_paths(components),
         )
@@ -249,20 +251,14 @@ class _RunningBroker:
     async def start(self, *, is_namesrv_local: bool) -> Address:
         """Listen, and start the background tasks."""
         config, topics = self._context.config, self._context.topics
-        await self.components.timers.start()
-        try:
-            await self.components.popping.recover()
-            address = await self._ports.start()
-            ha_port = await self._start_master(address)
-        except BaseException:
-            self._ports.abort()
-            await self.components.timers.stop()  # before the store is closed again
-            raise
-        self.components.delay.start()
-        self.components.popping.start()
-        self.components.transactions.start()
+        slave = self.components.slave
+        address, ha_port = await (self._open_ports() if slave else self._start_deliveries())
         self.components.index.start()
         self._start_periodic_tasks()
+        if slave is not None:
+            slave.start()
+        else:
+            self._start_delivery_tasks()
         registration = Registration(
             config,
             topics,
@@ -270,6 +266,7 @@ class _RunningBroker:
             address,
             self._context.offload,
             ha_port=ha_port,
+            on_master_address=None if slave is None else slave.learn_address,
             is_namesrv_local=is_namesrv_local,
         )
         self._registration = registration
@@ -283,6 +280,29 @@ class _RunningBroker:
         )
         registration.start()
         return address
+
+    async def _start_deliveries(self) -> tuple[Address, int]:
+        """Start what a master delivers by itself, and open the ports; return as `_open_ports`."""
+        await self.components.timers.start()
+        try:
+            await self.components.popping.recover()
+            opened = await self._open_ports()
+        except BaseException:
+            await self.components.timers.stop()  # before the store is closed again
+            raise
+        self.components.delay.start()
+        self.components.popping.start()
+        self.components.transactions.start()
+        return opened
+
+    async def _open_ports(self) -> tuple[Address, int]:
+        """Listen; return the address, and the port for slaves to register."""
+        address = await self._ports.start()
+        try:
+            return address, await self._start_master(address)
+        except BaseException:
+            self._ports.abort()
+            raise
 
     async def _start_master(self, address: Address) -> int:
         """Open the port for slaves, if configured; return the port to register."""
@@ -312,6 +332,15 @@ class _RunningBroker:
         tasks.start(
             "save tables", config.consumer_offset_interval_ms, self.components.tables.persist
         )
+        tasks.start("save filters", FILTER_SAVE_INTERVAL_MS, self.components.tables.filters.persist)
+        tasks.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
+        tasks.start("notify consumer ids", IDS_CHANGED_INTERVAL_MS, self._notify_ids_changed)
+        clean_interval_ms = config.store.retention.clean_interval_ms
+        tasks.start("remove expired messages", clean_interval_ms, self.components.retention.run)
+
+    def _start_delivery_tasks(self) -> None:
+        """Start the periodic tasks that only a master runs."""
+        config, tasks = self._context.config, self._periodic_tasks
         tasks.start(
             "save delay offsets", config.delay_offset_interval_ms, self.components.delay.persist
         )
@@ -320,7 +349,6 @@ class _RunningBroker:
             ORDER_EXPIRY_INTERVAL_MS,
             self.components.tables.expire_order_infos,
         )
-        tasks.start("save filters", FILTER_SAVE_INTERVAL_MS, self.components.tables.filters.persist)
         rules = config.transactions
         tasks.start(
             "check transactions", rules.check_interval_ms, self.components.transactions.check
@@ -342,10 +370,6 @@ class _RunningBroker:
         )
         timers = self.components.timers.storage
         tasks.start("save timers", config.timer.timer_flush_interval_ms, timers.flush)
-        tasks.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
-        tasks.start("notify consumer ids", IDS_CHANGED_INTERVAL_MS, self._notify_ids_changed)
-        clean_interval_ms = config.store.retention.clean_interval_ms
-        tasks.start("remove expired messages", clean_interval_ms, self.components.retention.run)
 
     async def metrics(self) -> list[Family]:
         """Return all metrics of the components."""
@@ -376,29 +400,42 @@ class _RunningBroker:
             await self._registration.stop()
         self._ports.go_away()
         await self.components.pool.close()
-        await self.components.popping.stop()
-        await self.components.delay.stop()
-        await self.components.timers.stop()
+        if self.components.slave is not None:
+            await self.components.slave.stop()
+        else:
+            await self._stop_deliveries()
         await self.components.index.stop()
         self.components.subscriptions.close()
         self.components.held_pulls.close()
-        self.components.transactions.stop()
+        if self.components.slave is None:
+            self.components.transactions.stop()
         await self._context.commit.close()
         if self.components.master is not None:
             await self.components.master.stop()
         await self._ports.stop()
         await self._context.later.close()
         await _run_stop_step("save tables", self.components.tables.persist)
-        await _run_stop_step("save delay offsets", self.components.delay.persist)
         await _run_stop_step("save filters", self.components.tables.filters.persist)
-        await _run_stop_step("save transaction counts", self.components.transactions.persist_counts)
-        await _run_stop_step("save timers", self.components.timers.storage.close)
+        if self.components.slave is None:
+            await self._save_deliveries()
         await _run_stop_step("close store", self._close_store)
         self.components.flusher.close()
+
+    async def _stop_deliveries(self) -> None:
+        await self.components.popping.stop()
+        await self.components.delay.stop()
+        await self.components.timers.stop()
+
+    async def _save_deliveries(self) -> None:
+        await _run_stop_step("save delay offsets", self.components.delay.persist)
+        await _run_stop_step("save transaction counts", self.components.transactions.persist_counts)
+        await _run_stop_step("save timers", self.components.timers.storage.close)
 
     def abandon(self) -> None:
         """Stop like a killed process."""
         self._periodic_tasks.abandon()
+        if self.components.slave is not None:
+            self.components.slave.abort()
         if self._registration is not None:
             self._registration.abandon()
         self.components.subscriptions.close()

@@ -27,6 +27,7 @@ from kourou.broker.sending.send_checks import SendChecks
 from kourou.broker.timer.timer_handlers import TimerHandlers
 from kourou.protocol.codes import RequestCode
 from kourou.remoting.connection import FastPath
+from kourou.remoting.dispatch import Handler
 from kourou.remoting.steady_time import steady_ms
 
 
@@ -79,9 +80,22 @@ def build_handlers(components: Components) -> Handlers:
     )
 
 
+def handlers_by_code(components: Components, handlers: Handlers) -> dict[int, Handler]:
+    """Return request code -> handler, as the role of the broker permits."""
+    if components.slave is None:
+        return handlers.table()
+    config = components.context.config.replication
+    return handlers.slave_table(serves_pulls=config.slave_read_enable)
+
+
 def build_fast_paths(components: Components) -> dict[int, FastPath]:
-    """Build the fast paths of sends, batches, pulls, pops and commits, by code."""
+    """Build the fast paths of sends, batches, pulls, pops and commits, by code.
+
+    A slave has none: it refuses most of these requests, and answers pulls by rules of its own.
+    """
     context, transactions = components.context, components.transactions
+    if components.slave is not None:
+        return {}
     return {
         RequestCode.SEND_MESSAGE_V2: FastSend(context, transactions, transactions.fast_end),
         RequestCode.SEND_BATCH_MESSAGE: FastBatch(context),

@@ -33,6 +33,7 @@ from kourou.store.reading.fast_get import FastGetResult
 from kourou.store.reading.get_plan import GetPlan, GetStatus
 from kourou.store.reading.verified_get import GetRequest, GetResult
 from kourou.store.recovery.recovery import Progress, RecoveryReport
+from kourou.store.replica_writer import ReplicaWriter
 from kourou.store.sealed_run import SealedRun
 from kourou.store.sync_plan import SyncPlan
 from kourou.store.writer import StoreWriter
@@ -70,11 +71,15 @@ class MessageStore:
         expiry: removes expired files; its caller must check `writer.read_only_reason` first.
     """
 
-    def __init__(self, files: StoreFiles, config: StoreConfig) -> None:
+    def __init__(self, files: StoreFiles, config: StoreConfig, *, is_replica: bool = False) -> None:
         self.files = files
         self.recovery: RecoveryReport = files.recovery
         self.reader = StoreReader(files, config)
-        self.writer = StoreWriter(files, config, self.reader)
+        self.writer: StoreWriter
+        if is_replica:
+            self.writer = ReplicaWriter(files, config, self.reader)
+        else:
+            self.writer = StoreWriter(files, config, self.reader)
         self.index: KeyIndex | None = files.index
         self.expiry = Expiry(
             files.disk, files.log, files.queues, lambda: files.checkpoint.value.queues_offset
@@ -90,6 +95,7 @@ class MessageStore:
         *,
         pid: int,
         progress: Progress | None = None,
+        is_replica: bool = False,
     ) -> MessageStore:
         """Open the store on the disk and recover it, or create a new one.
 
@@ -99,6 +105,7 @@ class MessageStore:
             now_ms: the time.
             pid: of this process; recorded in `abort`.
             progress: called at intervals with the progress of a recovery.
+            is_replica: the log is a copy of a master's: `writer` is a `ReplicaWriter`.
 
         Raises:
             StoreLockedError: the store is already open.
@@ -106,7 +113,8 @@ class MessageStore:
             CorruptRecordError: records that were durable cannot be read; nothing is truncated.
             OSError: a file cannot be read or written.
         """
-        return cls(open_files(disk, config, now_ms, pid=pid, progress=progress), config)
+        files = open_files(disk, config, now_ms, pid=pid, progress=progress)
+        return cls(files, config, is_replica=is_replica)
 
     def index_step(self, records_max: int = SLICE_MAX) -> IndexStep:
         """Index at most `records_max` further synced records, without waiting for the device.

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.replication.replication_config import BrokerRole, ReplicationConfig
 from kourou.broker.server import Broker
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import ProducerConfig
@@ -77,6 +78,7 @@ class Cluster:
         *,
         seed: int = 0,
         brokers: int = 1,
+        slaves: int = 0,
         namesrvs: int = 1,
         sync_ms: tuple[float, float] = (0.5, 5.0),
         **options: Any,  # noqa: ANN401 - any option of BrokerConfig
@@ -86,6 +88,8 @@ class Cluster:
         Args:
             seed: of all random choices.
             brokers: number of brokers, named broker-0 and so on.
+            slaves: number of slaves of each broker. Those of broker-0 have the indexes `brokers`,
+                2 * `brokers` and so on.
             namesrvs: number of name servers; every broker registers with each.
             sync_ms: the shortest and the longest sync of a commit log.
             options: options of all brokers.
@@ -98,8 +102,14 @@ class Cluster:
             (_HOST, _NAMESRV_PORT + index) for index in range(namesrvs)
         ]
         self._namesrvs: list[NameServer] = []
+        self._brokers = brokers
+        if slaves:
+            options = {
+                "replication": ReplicationConfig(broker_role=BrokerRole.ASYNC_MASTER)
+            } | options
         self._members = [
-            _Member(self._config(index, options), SimDisk(seed + index)) for index in range(brokers)
+            _Member(self._config(index, options), SimDisk(seed + index))
+            for index in range(brokers * (1 + slaves))
         ]
 
     @property
@@ -241,8 +251,13 @@ class Cluster:
                 assert not findings, f"seed {self._seed}, {member.config.broker_name}: {findings}"
 
     def _config(self, index: int, options: dict[str, Any]) -> BrokerConfig:
+        broker_id, number = divmod(index, self._brokers)
+        if broker_id:
+            role = dataclasses.replace(options["replication"], broker_role=BrokerRole.SLAVE)
+            options = options | {"replication": role}
         fixed = {
-            "broker_name": f"broker-{index}",
+            "broker_name": f"broker-{number}",
+            "broker_id": broker_id,
             "port": _BROKER_PORT + 10 * index,
             "namesrv_addr": tuple(f"{host}:{port}" for host, port in self._namesrv_addresses),
         }

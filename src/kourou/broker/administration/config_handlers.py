@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from kourou.broker.live_config import LiveConfig
+from kourou.broker.replication.replication_config import BrokerRole
 from kourou.clock import Clock
 from kourou.protocol.brokers import GetBrokerConfigResponseHeader
 from kourou.protocol.command import RemotingCommand, response
@@ -24,7 +25,6 @@ from kourou.remoting.connection import Request
 
 _FIXED: Final = {
     "aclEnable": "false",
-    "brokerRole": "ASYNC_MASTER",
     "enableControllerMode": "false",
     "enableDetailStat": "true",
     "enableLmq": "false",
@@ -32,7 +32,6 @@ _FIXED: Final = {
     "enablePopBufferMerge": "false",
     "enablePropertyFilter": "false",
     "enableSlaveActingMaster": "false",
-    "slaveReadEnable": "false",
     "storeType": "default",
     "transientStorePoolEnable": "false",
 }
@@ -71,6 +70,7 @@ class ConfigHandlers:
         }
         # An address or port chosen by the system is reported as seen by this connection.
         values["brokerIP1"] = values["brokerIP1"] or host
+        values["brokerRole"] = values["brokerRole"] or BrokerRole.ASYNC_MASTER.value
         if not self._live.current.port:
             values["listenPort"] = str(port)
         version = encode_data_version(self._live.version).decode()

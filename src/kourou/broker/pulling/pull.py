@@ -68,6 +68,7 @@ class PullHandler:
         reads: VerifiedReads,
         held: HeldPulls,
         ask_member: AskMember,
+        code_of: Callable[[ResponseCode], ResponseCode] = lambda code: code,
     ) -> None:
         """Serve the pulls that `checks` permit.
 
@@ -78,6 +79,7 @@ class PullHandler:
             reads: read and verify messages.
             held: the held pulls.
             ask_member: requests a subscription newer than the broker's.
+            code_of: returns the code of an answer without messages, from that of a master.
         """
         self._config = context.live_config
         self._checks = checks
@@ -88,6 +90,7 @@ class PullHandler:
         self._stats = context.stats
         self._held = held
         self._ask_member = ask_member
+        self._code_of = code_of
         self._filtered = FilteredReads(reads)
         self._arrival_filter = ArrivalFilter(context.store)
 
@@ -161,7 +164,7 @@ class PullHandler:
             self._count(header, found)
             return _answer(pull, plan, ResponseCode.SUCCESS, found.body)
         self._stats.on_miss()
-        code = _code(plan.status, header.queue_offset)
+        code = self._code_of(_code(plan.status, header.queue_offset))
         if code is ResponseCode.PULL_NOT_FOUND and is_first and self._hold(pull):
             return None
         return _answer(pull, plan, code)
@@ -195,7 +198,7 @@ class PullHandler:
             return _answer(pull, plan, ResponseCode.SUCCESS, found.body)
         self._stats.on_miss()
         # Not held: the client pulls again, and then finds the messages in memory.
-        return _answer(pull, plan, _code(plan.status, header.queue_offset))
+        return _answer(pull, plan, self._code_of(_code(plan.status, header.queue_offset)))
 
     def _answer_reset(self, pull: Pull, reset_to: int) -> RemotingCommand:
         """Return an answer that moves the client to the offset set by an administrator."""

@@ -272,3 +272,16 @@ def _forbidden(reason: str, text: str, forbidden_type: int) -> Refusal:
 
 def _unparsed(text: str) -> Refusal:
     return Refusal("subscription", ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
+
+
+def slave_code(code: ResponseCode, *, has_master: bool) -> ResponseCode:
+    """Return the code of a slave's answer without messages, from that of a master.
+
+    While the master lives, the client is sent there at once: it has the newest messages, and alone
+    corrects offsets. Without it, a pull may be held here.
+
+    Source: PullMessageProcessor.composeResponseHeader, DefaultPullMessageResultHandler.handle.
+    """
+    if has_master or code is ResponseCode.PULL_OFFSET_MOVED:
+        return ResponseCode.PULL_RETRY_IMMEDIATELY
+    return code

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
 from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.protocol.replication import TRANSFER_BYTES_MAX
+from kourou.remoting.network import parse_address
+
+
+class BrokerRole(Enum):
+    """The part of a broker in replication."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    """Accepts messages, and does not wait for slaves before it acknowledges them."""
+    SYNC_MASTER = "SYNC_MASTER"
+    """Accepts messages, and acknowledges them when `inSyncReplicas` brokers have them."""
+    SLAVE = "SLAVE"
+    """Copies the messages of its master."""
+
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
@@ -24,10 +38,19 @@ class ReplicationConfig:
         ConfigError: a value is out of its range.
     """
 
+    broker_role: BrokerRole | None = None
+    """The part of the broker in replication. Without it the broker is a master, and opens no port
+    for slaves unless `ha_listen_port` is set."""
     ha_listen_port: int | None = None
-    """The TCP port at which slaves copy the log of a master; 0 takes `listenPort` + 1. Without it
-    the broker accepts no slaves; Java always opens it. There is no access control: every program
-    that can reach the port may copy all messages."""
+    """The TCP port at which slaves copy the log of a master. 0, or nothing with a `broker_role`,
+    takes `listenPort` + 1. There is no access control: every program that can reach the port may
+    copy all messages."""
+    ha_master_address: str = ""
+    """The address of the master's port for slaves, as `host:port`. Without it a slave takes the one
+    that name servers have."""
+    slave_read_enable: bool = False
+    """Whether a slave serves pulls. If not, it answers them with SYSTEM_BUSY, and clients read from
+    the master only."""
     ha_transfer_batch_bytes: int = field(default=32 * _KIB, metadata={"key": "haTransferBatchSize"})
     """Most bytes of the log that a master sends in one frame."""
     ha_ahead_bytes: int = 4 * _MIB
@@ -64,6 +87,11 @@ class ReplicationConfig:
                 f"ha_transfer_batch_bytes is {self.ha_transfer_batch_bytes}; slaves accept at most "
                 f"{TRANSFER_BYTES_MAX}"
             )
+        try:
+            if self.ha_master_address:
+                parse_address(self.ha_master_address)
+        except ConfigError as error:
+            raise ConfigError(f"ha_master_address: {error}") from None
         if self.ha_housekeeping_interval_ms <= self.ha_send_heartbeat_interval_ms:
             raise ConfigError(
                 f"ha_housekeeping_interval_ms is {self.ha_housekeeping_interval_ms}; it must be "
@@ -73,7 +101,13 @@ class ReplicationConfig:
     @property
     def accepts_slaves(self) -> bool:
         """Whether the broker listens for slaves."""
-        return self.ha_listen_port is not None
+        has_port = self.ha_listen_port is not None or self.broker_role is not None
+        return has_port and not self.is_slave
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the broker copies the messages of a master."""
+        return self.broker_role is BrokerRole.SLAVE
 
 
 _POSITIVE: Final = (

@@ -99,6 +99,21 @@ class CommitLog:
         self._run.append(record)
         self.appended_position = position + len(record)
 
+    def add_blank(self) -> None:
+        """Append a blank up to the end of the segment; the next record begins the next one."""
+        self._run.append(encode_blank(self._segment_end - self.appended_position))
+        self.appended_position = self._segment_end
+        self._start_run(self._segment_end, keep=True)
+
+    def begin_at(self, position: int) -> None:
+        """Let the empty log begin at the start of another segment.
+
+        Raises:
+            OSError: a file without records could not be removed.
+        """
+        self.segments.truncate(self.segments.first)
+        self.start_at(position)
+
     def begin_run(self) -> tuple[int, list[bytes]]:
         """Return the limit and the list of buffers for direct appends of records.
 

@@ -102,7 +102,7 @@ class LogScan:
             header = self._next()
             if header is None:
                 return
-            yield _fields(header, self._buffer)
+            yield fields_of(header, self._buffer)
             self.position += header.total_size
 
     def _next(self) -> RecordHeader | None:
@@ -299,7 +299,8 @@ class LogScan:
         return None
 
 
-def _fields(header: RecordHeader, buffer: bytes) -> Fields:
+def fields_of(header: RecordHeader, buffer: bytes) -> Fields:
+    """Return the fields of a `ScannedRecord`; the header's offsets refer to the buffer."""
     return (
         header.physical_offset,
         header.total_size,

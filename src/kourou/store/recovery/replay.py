@@ -13,7 +13,7 @@ Ordinary records, in the order of their queue, take about 1.5 us.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from kourou.model.properties import INNER_MULTI_QUEUE_OFFSET, TAGS
@@ -121,6 +121,19 @@ class Replay:
         self.entries += fast
         self.last_store_at_ms = last_store_at_ms
 
+    def follow(self, records: Iterable[Fields]) -> list[AppendedRecord]:
+        """Add the queue entries of records that continue the log; return those that got one.
+
+        For a pass that lasts as long as the store is open, after a scan has completed the queues.
+        """
+        arrivals = []
+        for fields in records:
+            before = self.last
+            self._replay_record(fields)
+            if self.last is not None and self.last is not before:
+                arrivals.append(self.last)
+        return arrivals
+
     def _code(self, topic: bytes, properties: bytes, store_at_ms: int) -> int:
         """Return the tags code of a record in an ordinary topic, cached because tags repeat."""
         at = properties.rfind(_TAGS_START) + len(_TAGS_START)
@@ -194,6 +207,7 @@ class Replay:
             span = self._span_after(queue)
             queue.fill_to(queue_offset, span.position, span.size)
         self._queues.put_at(queue, queue_offset, record)
+        queue.next_offset = queue.max_offset
         self._queues.flush_long()
         self.entries += 1
         return queue

@@ -1,0 +1,149 @@
+"""The slave's service: stays connected to its master and copies the master's log.
+
+The master's address is configured or comes from a name server. After an end of the connection the
+slave connects again, at once if the last connection copied something, otherwise after a pause that
+doubles. A master whose log does not match is refused by name, and asked again after the longest
+pause.
+
+Source: DefaultHAClient.run, BrokerController.registerBrokerAll, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, cast
+
+from kourou.broker.replication.replication_config import ReplicationConfig
+from kourou.broker.replication.slave_connection import SlaveConnection
+from kourou.broker.replication.slave_transfer import SlaveTransfer, compared_from
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.errors import ConfigError, TransportError
+from kourou.remoting.network import parse_address
+from kourou.remoting.runtime import Runtime
+from kourou.store.message_store import MessageStore
+from kourou.store.replica_writer import ReplicaWriter
+
+log = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S: Final = 5.0
+_PAUSE_FIRST_S: Final = 0.1
+_PAUSE_MAX_S: Final = 5.0
+"""Pause after a failed connection; Java always pauses this long."""
+
+
+class ReplicationSlave:
+    """Copies the log of one master. Created inside a running loop; started and stopped once.
+
+    Attributes:
+        is_connected: whether the master sends its log, and it continues the own one.
+    """
+
+    def __init__(
+        self,
+        config: ReplicationConfig,
+        store: MessageStore,
+        commit: GroupCommit,
+        runtime: Runtime,
+        segment_bytes: int,
+    ) -> None:
+        """Create the service.
+
+        Args:
+            config: the options.
+            store: the store, opened as a replica.
+            commit: writes and syncs its log.
+            runtime: provides the network.
+            segment_bytes: size of the log's files.
+        """
+        assert isinstance(store.writer, ReplicaWriter), "the store is opened as a replica"
+        self._config = config
+        self._reader = store.reader
+        self._writer: ReplicaWriter = store.writer
+        self._commit = commit
+        self._segment_bytes = segment_bytes
+        self._network = runtime.network
+        self._offload = runtime.offload
+        self._learned = ""
+        self._has_address = asyncio.Event()
+        self._connection: SlaveConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._last_reason = ""
+
+    @property
+    def is_connected(self) -> bool:
+        connection = self._connection
+        return connection is not None and connection.transfer.is_compared
+
+    @property
+    def master_address(self) -> str:
+        """The address of the master's port for slaves; empty if it is not known."""
+        return self._config.ha_master_address or self._learned
+
+    def learn_address(self, address: str) -> None:
+        """Note the address that a name server has for the master; empty if it has none."""
+        if address:
+            self._learned = address
+            self._has_address.set()
+
+    def start(self) -> None:
+        """Start to copy, in a task."""
+        self._task = asyncio.create_task(self._run(), name="copy the master's log")
+
+    async def stop(self) -> None:
+        """Close the connection, and return when the task has ended."""
+        self.abort()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def abort(self) -> None:
+        """Stop at once."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._connection is not None:
+            self._connection.close("the slave is stopping")
+
+    async def _run(self) -> None:
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            if not self.master_address:
+                self._has_address.clear()
+                await self._has_address.wait()
+            before = self._writer.appended_position
+            reason = await self._copy()
+            self._writer.drop_received()
+            has_copied = self._writer.appended_position > before
+            pause_s = _PAUSE_FIRST_S if has_copied else min(2 * pause_s, _PAUSE_MAX_S)
+            if reason != self._last_reason:  # a master that is down is logged once
+                self._last_reason = reason
+                log.warning(
+                    "replication.interrupted master=%s position=%d reason=%s",
+                    self.master_address,
+                    self._writer.appended_position,
+                    reason,
+                )
+            await asyncio.sleep(pause_s)
+
+    async def _copy(self) -> str:
+        """Connect, and copy until the connection ends; return the reason of the end."""
+        tail, end = b"", 0 if self._writer.is_empty else self._writer.appended_position
+        start = compared_from(end, self._segment_bytes)
+
+        def connection() -> SlaveConnection:
+            transfer = SlaveTransfer(end, tail)
+            return SlaveConnection(self._config, self._writer, self._commit, transfer)
+
+        try:
+            if start < end:
+                tail = await self._offload(self._reader.written_bytes, start, end - start)
+            address = parse_address(self.master_address)
+            connected = await self._network.connect(address, connection, _CONNECT_TIMEOUT_S)
+        except (TransportError, ConfigError, OSError) as error:
+            return str(error)
+        self._connection = cast(SlaveConnection, connected)
+        log.info("replication.connected master=%s position=%d", self.master_address, end)
+        try:
+            return await self._connection.ended
+        finally:
+            self._connection.close("the slave is stopping")
+            self._connection = None

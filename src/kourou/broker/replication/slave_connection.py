@@ -1,0 +1,195 @@
+"""The slave's side of a connection to its master: appends what is received, reports what is stored.
+
+Bytes are appended when they complete records. A report follows when these are as durable as the
+slave's own flush mode promises. While many bytes wait for the disk, nothing more is read.
+
+Source: DefaultHAClient.java, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from typing import Final, cast
+
+from kourou.broker.replication.replication_config import ReplicationConfig
+from kourou.broker.replication.slave_transfer import SlaveTransfer
+from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.writing.put import PutResult, PutStatus
+from kourou.errors import ProtocolError, ReplicationRefusedError, StoreError
+from kourou.protocol.replication import TransferDecoder, encode_report
+from kourou.store.replica_writer import ReplicaWriter
+
+_READ_BYTES: Final = 1024 * 1024
+PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes that wait for the disk above which the slave stops reading."""
+
+
+class SlaveConnection(asyncio.BufferedProtocol):
+    """One connection to a master.
+
+    Attributes:
+        transfer: what was compared and received.
+        ended: done when the connection is closed and no received record waits for the disk; its
+            result is the reason.
+    """
+
+    def __init__(
+        self,
+        config: ReplicationConfig,
+        writer: ReplicaWriter,
+        commit: GroupCommit,
+        transfer: SlaveTransfer,
+    ) -> None:
+        """Create the protocol of a connection that is being opened.
+
+        Args:
+            config: the options.
+            writer: appends to the slave's log.
+            commit: writes and syncs what was appended.
+            transfer: the state of the transfer.
+        """
+        self._config = config
+        self._writer = writer
+        self._commit = commit
+        self._loop = asyncio.get_running_loop()
+        self.transfer = transfer
+        self.ended: asyncio.Future[str] = self._loop.create_future()
+        self._decoder = TransferDecoder()
+        self._received = bytearray(_READ_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._reported = transfer.position
+        self._stored = transfer.position  # durable and verified
+        self._unstored = 0  # `_Received` in the group commit
+        self._is_lost = False
+        self._is_paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent_at_s = self._received_at_s = self._loop.time()
+        self._reason = ""
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # that of uvloop is no subclass
+        self._received_at_s = self._loop.time()
+        self._report()
+        self._schedule_check()
+
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - one size suffices
+        return self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._transport is None:
+            return
+        self._received_at_s = self._loop.time()
+        try:
+            self._take(bytes(memoryview(self._received)[:nbytes]))
+        except (ProtocolError, ReplicationRefusedError, StoreError) as error:
+            self.close(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.close(str(exc or "the master closed the connection"))
+        self._is_lost = True
+        self._check_ended()
+
+    # ---------------------------------------------------------------------------------------------
+
+    def close(self, reason: str) -> None:
+        """Close the connection at once; only the first reason counts."""
+        transport, self._transport = self._transport, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if transport is not None:
+            self._reason = reason
+            transport.abort()
+
+    def on_stored(self, end: int) -> None:
+        """Report that the log is stored up to `end`."""
+        self._stored = max(self._stored, end)
+        if self._transport is None:
+            return
+        if self._stored > self._reported:
+            self._report()
+        if self._is_paused and self._commit.pending_bytes <= PENDING_BYTES_MAX // 2:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def on_settled(self, reason: str) -> None:
+        """Note that some received records are stored, or refused for `reason`."""
+        self._unstored -= 1
+        if reason:
+            self.close(reason)
+        self._check_ended()
+
+    def _check_ended(self) -> None:
+        if self._is_lost and not self._unstored and not self.ended.done():
+            self.ended.set_result(self._reason)
+
+    def _take(self, data: bytes) -> None:
+        """Compare and append the transfers that these bytes complete."""
+        appended, pieces, position = 0, list[bytes](), 0
+        for transfer in self._decoder.feed(data):
+            at, rest = self.transfer.on_transfer(transfer)
+            if rest:
+                position = position if pieces else at
+                pieces.append(rest)
+        self.on_stored(self.transfer.compared)  # the own log is stored
+        if pieces:
+            appended = self._writer.append_received(position, b"".join(pieces))
+        if appended:
+            received = _Received(self, self._writer.appended_position, appended)
+            received.deadline_s = self._commit.deadline_s()
+            self._unstored += 1
+            self._commit.commit_appended(received)
+        if self._commit.pending_bytes > PENDING_BYTES_MAX and not self._is_paused:
+            assert self._transport is not None, "nothing is received without it"
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _report(self) -> None:
+        assert self._transport is not None, "the caller checks it"
+        self._transport.write(encode_report(self._stored))
+        self._reported = self._stored
+        self._sent_at_s = self._loop.time()
+
+    def _schedule_check(self) -> None:
+        pause_s = self._config.ha_send_heartbeat_interval_ms / 5_000
+        self._timer = self._loop.call_later(pause_s, self._check_times)
+
+    def _check_times(self) -> None:
+        now_s = self._loop.time()
+        silent_s = now_s - self._received_at_s
+        if not self._is_paused and silent_s * 1000 >= self._config.ha_housekeeping_interval_ms:
+            self.close(f"it has sent nothing for {silent_s:.0f} s (haHousekeepingInterval)")
+            return
+        if (now_s - self._sent_at_s) * 1000 >= self._config.ha_send_heartbeat_interval_ms:
+            self._report()
+        self._schedule_check()
+
+
+class _Received:
+    """Received records in the group commit; a `Waiter`."""
+
+    owner_sizes: Sequence[tuple[Hashable, int]] = ()
+    waits_for_sync = True
+    puts = 1
+    deadline_s = 0.0
+
+    def __init__(self, connection: SlaveConnection, end: int, size: int) -> None:
+        self._connection = connection
+        self.end = end
+        self.size = size
+
+    def stored(self) -> None:
+        """Report the records to the master."""
+        self._connection.on_stored(self.end)
+        self._connection.on_settled("")
+
+    def late(self, reason: str) -> None:
+        """Do nothing: a late sync is reported when it ends."""
+
+    def answer(self, result: PutResult) -> None:
+        """Close the connection: the records are not stored."""
+        assert result.status is not PutStatus.OK, "then `stored` is called"
+        self._connection.on_settled(result.reason)
