@@ -49,7 +49,6 @@ def refusal(directory: Path, text: str, **flags: object) -> str:
         ("enableSlaveActingMaster", "true"),
         ("allAckInSyncStateSet", "true"),
         ("duplicationEnable", "true"),
-        ("inSyncReplicas", "2"),
         ("minInSyncReplicas", "2"),
         ("totalReplicas", "3"),
         ("configManagerVersion", "v2"),

@@ -40,6 +40,7 @@ from kourou.broker.transactions.transaction_counts import parse_transaction_coun
 from kourou.broker.transactions.transactions import Transactions
 from kourou.broker.writing.age_clock import FILE_NAME as CLOCK_FILE
 from kourou.broker.writing.age_clock import AgeClock, parse_age_clock
+from kourou.broker.writing.copy_waits import CopyRule
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.index_follower import IndexFollower
@@ -254,7 +255,19 @@ class Components:
             self.runtime,
             config.store.commitlog_segment_bytes,
         )
-        self.context.commit.on_synced = master.on_synced
+        commit = self.context.commit
+        commit.on_synced = master.on_synced
+        rules = config.replication
+        if rules.waits_for_copies:
+            slaves = rules.in_sync_replicas - 1
+            reason = (
+                f"fewer than {slaves} slaves (inSyncReplicas - 1) reported the message within "
+                f"{rules.slave_timeout_ms} ms (slaveTimeout)"
+            )
+            commit.wait_for_copies(
+                CopyRule(lambda: master.copied_position(slaves), rules.slave_timeout_ms, reason)
+            )
+            master.on_acknowledged = commit.on_copied
         return master
 
     def _build_slave(self) -> ReplicationSlave | None:

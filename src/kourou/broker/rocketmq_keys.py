@@ -182,8 +182,9 @@ _NO_ACCESS_CONTROL: Final = (
     "with client certificates)"
 )
 _NO_REPLICATION: Final = (
-    "Kourou does not replicate yet: a message would be on one machine only. Remove the key to run "
-    "a single master, with the store on a disk that is itself replicated"
+    "Kourou replicates by RocketMQ's classic protocol only, without failover: no slave would "
+    "become master, and no set of replicas would be kept. Remove the key; brokerRole, "
+    "inSyncReplicas and slaveTimeout are served"
 )
 _OTHER_FILES: Final = (
     "Kourou uses RocketMQ's default files and does not read RocksDB: data that was stored with "
@@ -258,7 +259,6 @@ REFUSED_KEYS: Final[Mapping[str, Refusal]] = {
     "enableControllerMode": Refusal(_FALSE, _NO_REPLICATION),
     "enableDLegerCommitLog": Refusal(_FALSE, _NO_REPLICATION),
     "enableSlaveActingMaster": Refusal(_FALSE, _NO_REPLICATION),
-    "inSyncReplicas": Refusal(_ONE, _NO_REPLICATION),
     "minInSyncReplicas": Refusal(_ONE, _NO_REPLICATION),
     "totalReplicas": Refusal(_ONE, _NO_REPLICATION),
     "configManagerVersion": Refusal(frozenset({"", "v1"}), _OTHER_FILES),

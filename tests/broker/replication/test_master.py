@@ -269,8 +269,8 @@ def test_copies_count_hosts_and_not_connections() -> None:
         master = master_of(cluster)
 
         assert [slave.progress.acknowledged for slave in master.slaves] == [end, end]
-        assert master.copies(end) == 1
-        assert master.copies(end + 1) == 0
+        assert master.copied_position(1) == end
+        assert master.copied_position(2) == -1
 
     run(test)
 

@@ -257,7 +257,7 @@ class BrokenPath:
     "end",
     [
         PlainSends.stored,
-        lambda sends: sends.late("late"),
+        lambda sends: sends.late(PutStatus.FLUSH_DISK_TIMEOUT, "late"),
         lambda sends: sends.answer(PutResult(PutStatus.BUSY)),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.revive_templates import ReviveText
@@ -55,6 +55,8 @@ class _Waiter:
         "waits_for_sync",
     )
 
+    waits_for_copies: ClassVar[bool] = False
+
     def __init__(self, commit: GroupCommit, on_stored: OnStored) -> None:
         self.puts_of: Puts = []
         self.records: list[AppendedRecord] = []
@@ -77,7 +79,7 @@ class _Waiter:
         self._on_stored(self.records, texts)
         self._end(PutStatus.OK)
 
-    def late(self, reason: str) -> None:
+    def late(self, status: PutStatus, reason: str) -> None:
         """Leave out the report of a late sync: `stored` or `answer` follows when it ends."""
 
     def answer(self, result: PutResult) -> None:

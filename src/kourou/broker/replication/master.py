@@ -79,15 +79,17 @@ class ReplicationMaster:
         """The connections that have reported a position, oldest first."""
         return [slave for slave in self._connections if slave.progress.sent != UNKNOWN]
 
-    def copies(self, position: int) -> int:
-        """Return how many slaves have the log up to the position, see the module's docstring."""
-        return len(
-            {
-                slave.remote_address[0]
-                for slave in self._connections
-                if slave.progress.acknowledged >= position
-            }
-        )
+    def copied_position(self, slaves: int) -> int:
+        """Return the log position up to which this many slaves have reported the log.
+
+        `UNKNOWN` if there are fewer. How slaves are counted: see the module's docstring.
+        """
+        best: dict[str, int] = {}
+        for connection in self._connections:
+            host, position = connection.remote_address[0], connection.progress.acknowledged
+            best[host] = max(best.get(host, UNKNOWN), position)
+        positions = sorted(best.values(), reverse=True)
+        return positions[slaves - 1] if len(positions) >= slaves else UNKNOWN
 
     def on_synced(self) -> None:
         """Send what was synced."""

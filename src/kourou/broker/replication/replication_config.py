@@ -51,6 +51,12 @@ class ReplicationConfig:
     slave_read_enable: bool = False
     """Whether a slave serves pulls. If not, it answers them with SYSTEM_BUSY, and clients read from
     the master only."""
+    in_sync_replicas: int = 1
+    """With SYNC_MASTER, how many brokers must have a message, the master included, before a send
+    is acknowledged. Slaves are counted by host. With 1, sends wait for no slave."""
+    slave_timeout_ms: int = field(default=3 * _SECOND_MS, metadata={"key": "slaveTimeout"})
+    """How long a send waits for that before it is answered with FLUSH_SLAVE_TIMEOUT. The message is
+    then stored by the master, and visible to consumers."""
     ha_transfer_batch_bytes: int = field(default=32 * _KIB, metadata={"key": "haTransferBatchSize"})
     """Most bytes of the log that a master sends in one frame."""
     ha_ahead_bytes: int = 4 * _MIB
@@ -82,6 +88,8 @@ class ReplicationConfig:
         for name in _POSITIVE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.in_sync_replicas > 1:
+            _check_replicas(self)
         if self.ha_transfer_batch_bytes > TRANSFER_BYTES_MAX:
             raise ConfigError(
                 f"ha_transfer_batch_bytes is {self.ha_transfer_batch_bytes}; slaves accept at most "
@@ -99,6 +107,11 @@ class ReplicationConfig:
             )
 
     @property
+    def waits_for_copies(self) -> bool:
+        """Whether sends wait for slaves."""
+        return self.broker_role is BrokerRole.SYNC_MASTER and self.in_sync_replicas > 1
+
+    @property
     def accepts_slaves(self) -> bool:
         """Whether the broker listens for slaves."""
         has_port = self.ha_listen_port is not None or self.broker_role is not None
@@ -110,7 +123,23 @@ class ReplicationConfig:
         return self.broker_role is BrokerRole.SLAVE
 
 
+def _check_replicas(config: ReplicationConfig) -> None:
+    """Check that the copies that sends are to wait for are possible."""
+    if config.broker_role not in (BrokerRole.SYNC_MASTER, BrokerRole.SLAVE):
+        raise ConfigError(
+            f"in_sync_replicas is {config.in_sync_replicas}, but sends wait for slaves only with "
+            "broker_role SYNC_MASTER"
+        )
+    if config.in_sync_replicas > config.ha_slaves_max + 1:
+        raise ConfigError(
+            f"in_sync_replicas is {config.in_sync_replicas}; with ha_slaves_max "
+            f"{config.ha_slaves_max} it must be at most {config.ha_slaves_max + 1}"
+        )
+
+
 _POSITIVE: Final = (
+    "in_sync_replicas",
+    "slave_timeout_ms",
     "ha_transfer_batch_bytes",
     "ha_ahead_bytes",
     "ha_send_heartbeat_interval_ms",

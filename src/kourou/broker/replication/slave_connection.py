@@ -173,6 +173,7 @@ class _Received:
 
     owner_sizes: Sequence[tuple[Hashable, int]] = ()
     waits_for_sync = True
+    waits_for_copies = False
     puts = 1
     deadline_s = 0.0
 
@@ -186,7 +187,7 @@ class _Received:
         self._connection.on_stored(self.end)
         self._connection.on_settled("")
 
-    def late(self, reason: str) -> None:
+    def late(self, status: PutStatus, reason: str) -> None:
         """Do nothing: a late sync is reported when it ends."""
 
     def answer(self, result: PutResult) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.context import BrokerContext
@@ -163,6 +163,7 @@ class PlainSends:
     puts: int
     deadline_s: float
     waits_for_sync: bool
+    waits_for_copies: ClassVar[bool] = True
 
     def __init__(self, path: SendPath, began_ms: int) -> None:
         self.began_ms = began_ms
@@ -200,9 +201,9 @@ class PlainSends:
         """Acknowledge all sends, with one write to each connection."""
         self._end(b"".join, self._count)
 
-    def late(self, reason: str) -> None:
-        """Answer all sends that the sync did not end in time."""
-        self._end(partial(self._late, reason), self._count)
+    def late(self, status: PutStatus, reason: str) -> None:
+        """Answer all sends that the sync, or the copies, did not end in time."""
+        self._end(partial(self._late, status, reason), self._count)
 
     def answer(self, result: PutResult) -> None:
         """Refuse all sends."""
@@ -224,8 +225,9 @@ class PlainSends:
         except Exception:  # a failing counter must not fail the sends
             log.exception("put.count_failed")
 
-    def _late(self, reason: str, replies: list[bytes]) -> bytes:
-        late = [self._path.answers.late(decode_frame(frame[4:]), reason) for frame in replies]
+    def _late(self, status: PutStatus, reason: str, replies: list[bytes]) -> bytes:
+        answers = self._path.answers
+        late = [answers.late(decode_frame(frame[4:]), status, reason) for frame in replies]
         return b"".join(map(encode_frame, late))
 
     def _refused(self, result: PutResult, replies: list[bytes]) -> bytes:

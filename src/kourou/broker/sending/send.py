@@ -5,6 +5,7 @@ code of the answer:
 
     OK                     0
     FLUSH_DISK_TIMEOUT     10, with the header of a success: the message is in the log
+    FLUSH_SLAVE_TIMEOUT    12, the same
     BUSY                   2
     MESSAGE_ILLEGAL        13
     SERVICE_NOT_AVAILABLE  14
@@ -301,7 +302,14 @@ class SendHandlers:
 
         drafts = self._drafts(request, send, store_host, now_ms)
         handle = self._timers.handle(drafts[0].topic, send.properties)
-        self._commit.put(drafts, now_ms, done, owner=request.connection, wait_for_sync=waits)
+        self._commit.put(
+            drafts,
+            now_ms,
+            done,
+            owner=request.connection,
+            wait_for_sync=waits,
+            wait_for_copies=send.waits,
+        )
 
     def _drafts(
         self, request: Request, send: _Send, store_host: Host, now_ms: int

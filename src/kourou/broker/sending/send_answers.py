@@ -8,7 +8,6 @@ from typing import Final
 from kourou.broker.config import BrokerConfig
 from kourou.broker.writing.put import CODES, PutStatus
 from kourou.model import properties as names
-from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.sending import DURABILITY_FIELD, SendMessageResponseHeader
 
@@ -50,9 +49,9 @@ class SendAnswers:
         answer.ext_fields[DURABILITY_FIELD] = _DISK if is_synced else _MEMORY
         return answer
 
-    def late(self, stored: RemotingCommand, reason: str) -> RemotingCommand:
-        """Turn an answer of code OK into that of a sync that did not end in time."""
-        stored.code, stored.remark = ResponseCode.FLUSH_DISK_TIMEOUT, reason
+    def late(self, stored: RemotingCommand, status: PutStatus, reason: str) -> RemotingCommand:
+        """Turn an answer of code OK into that of a sync or copy that did not end in time."""
+        stored.code, stored.remark = CODES[status], reason
         stored.ext_fields[DURABILITY_FIELD] = _MEMORY
         return stored
 

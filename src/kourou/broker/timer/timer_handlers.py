@@ -161,7 +161,8 @@ class TimerHandlers:
             request.reply(response(request.command, code, reason, header))
 
         self._timers.recall(key, int(handle.time))
-        self._commit.put([draft], now_ms, done, owner=request.connection)
+        owner = request.connection
+        self._commit.put([draft], now_ms, done, owner=owner, wait_for_copies=True)
 
     def _draft(
         self, request: Request, handle: RecallHandle, group: str, now_ms: int

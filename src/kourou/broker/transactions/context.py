@@ -59,7 +59,8 @@ class TransactionContext:
                 )
             done(result)
 
-        self.commit.put([draft], began_ms, counted, owner=owner)
+        is_client = owner is not None
+        self.commit.put([draft], began_ms, counted, owner=owner, wait_for_copies=is_client)
 
     async def wait_settled(self, current: int) -> None:
         """Wait until the pending change of a BUSY transaction has been stored or refused.

@@ -16,7 +16,7 @@ import logging
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -125,6 +125,7 @@ class _Commits:
     size: int
     deadline_s: float
     waits_for_sync: bool
+    waits_for_copies: ClassVar[bool] = True
 
     def __init__(self, path: FastEnd, began_ms: int) -> None:
         self.accepted: list[_Commit] = []
@@ -186,9 +187,9 @@ class _Commits:
         """Complete the transactions as committed."""
         self._complete()
 
-    def late(self, reason: str) -> None:
-        """Complete the transactions as committed: they are in the log, but not synced in time."""
-        self._complete(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, self.records, reason))
+    def late(self, status: PutStatus, reason: str) -> None:
+        """Complete the transactions as committed: they are in the log, but late otherwise."""
+        self._complete(PutResult(status, self.records, reason))
 
     def answer(self, result: PutResult) -> None:
         """Leave the transactions open: their messages were not stored."""

@@ -11,6 +11,9 @@ messages that are ready for them, once a turn of the event loop and again when a
     wake      answers the pulls held for the queue        survives
     reply     answers the producer with SEND_OK           survives
 
+With `wait_for_copies`, puts of clients are answered only when slaves have the records too
+(`copy_waits.py`). Only synced records are sent to slaves.
+
 With ASYNC_FLUSH the chain does not contain the sync, which follows within `flush_interval_ms`.
 
 After a failed sync no later sync counts as success, because the kernel may have dropped the pages
@@ -29,6 +32,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
+from kourou.broker.writing.copy_waits import CopyRule, CopyWaits
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.put import Done, PendingPuts, PutResult, PutStatus, PutWaiter, Waiter
 from kourou.broker.writing.queue_syncs import QueueSyncs
@@ -86,6 +90,7 @@ class GroupCommit:
         self._idle = asyncio.Event()  # set while no sync runs
         self._idle.set()
         self._queue_syncs = QueueSyncs(store.writer, flusher, loop, self._fail)
+        self._copies: CopyWaits | None = None
         self._timer: asyncio.TimerHandle | None = None  # next time-out; next sync in async mode
         self._is_scheduled = False
         self._before_write: list[Callable[[], None]] = []
@@ -93,6 +98,17 @@ class GroupCommit:
         self._late_reason = f"the sync did not end within {config.sync_flush_timeout_ms} ms"
         self.on_write: Callable[[], None] | None = None
         self.on_synced: Callable[[], None] | None = None
+
+    def wait_for_copies(self, rule: CopyRule) -> None:
+        """Answer puts of clients only when slaves have their records; call it before any put."""
+        self._copies = CopyWaits(
+            rule, self._pending, self._loop, self._config.sync_flush_timeout_ms
+        )
+
+    def on_copied(self) -> None:
+        """Answer the puts that wait for copies and have them now."""
+        if self._copies is not None:
+            self._copies.advance()
 
     @property
     def pending_bytes(self) -> int:
@@ -112,6 +128,7 @@ class GroupCommit:
         *,
         owner: Hashable | None = None,
         wait_for_sync: bool = True,
+        wait_for_copies: bool = False,
         answers_late: bool = True,
     ) -> None:
         """Append `drafts`, all or none of them, and call `done` exactly once.
@@ -128,6 +145,8 @@ class GroupCommit:
                 None for records that the broker itself stores.
             wait_for_sync: False calls `done` once the records are written, even in sync mode;
                 consumers still see them only when they are synced.
+            wait_for_copies: whether `done` is called only when slaves have the records too, or with
+                FLUSH_SLAVE_TIMEOUT, if the broker is configured so.
             answers_late: False never calls `done` with FLUSH_DISK_TIMEOUT: if the sync takes too
                 long, it is called when that ends. For records whose outcome must be known.
         """
@@ -137,6 +156,7 @@ class GroupCommit:
             waits_for_sync=wait_for_sync and self.is_sync_mode,
             deadline_s=self.deadline_s(),
             answers_late=answers_late,
+            waits_for_copies=wait_for_copies,
         )
         refusal = self._append(waiter, drafts, now_ms)
         if refusal is not None:
@@ -246,6 +266,8 @@ class GroupCommit:
                 break  # the store is read-only
             await self._idle.wait()
         self._cancel_timer()
+        if self._copies is not None:
+            await self._copies.close()
         await self._queue_syncs.close()
 
     def abandon(self) -> None:
@@ -257,6 +279,8 @@ class GroupCommit:
         self._late.clear()
         self._plan = None
         self._cancel_timer()
+        if self._copies is not None:
+            self._copies.abandon()
         self._queue_syncs.abandon()
 
     def _end_turn(self) -> None:
@@ -293,7 +317,10 @@ class GroupCommit:
             self._start_sync()
             visible = self._reader.synced_position
         else:
-            self._schedule_sync()
+            if self._copies is None:
+                self._schedule_sync()
+            else:
+                self._start_sync()  # only synced records are sent to slaves
             visible = self._reader.written_position
         arrivals = self._writer.dispatch(visible)
         if arrivals:
@@ -379,11 +406,17 @@ class GroupCommit:
 
     def _acknowledge(self, visible: int) -> None:
         """Answer the puts whose records lie below `visible`, in the order of the log."""
+        copies = self._copies
         for waiters in (self._late, self._unsynced):
             while waiters and waiters[0].end <= visible:
                 waiter = waiters.popleft()
-                self._pending.remove(waiter)
-                waiter.stored()
+                if copies is not None and waiter.waits_for_copies:
+                    copies.add(waiter)
+                else:
+                    self._pending.remove(waiter)
+                    waiter.stored()
+        if copies is not None:
+            copies.advance()
 
     def _fail(self, reason: str) -> None:
         """Make the store read-only until it is reopened, and refuse all pending puts."""
@@ -425,7 +458,11 @@ class GroupCommit:
         while self._unsynced and self._unsynced[0].deadline_s <= now_s:
             waiter = self._unsynced.popleft()
             self._late.append(waiter)
-            waiter.late(self._late_reason)
+            copies = self._copies
+            if copies is not None and waiter.waits_for_copies and copies.is_late(waiter):
+                copies.late(waiter)  # as in Java, this hides the late sync
+            else:
+                waiter.late(PutStatus.FLUSH_DISK_TIMEOUT, self._late_reason)
         self._schedule_expiry()
 
     def _cancel_timer(self) -> None:

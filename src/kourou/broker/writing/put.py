@@ -22,6 +22,8 @@ class PutStatus(Enum):
     """Stored, as durably as the flush mode promises."""
     FLUSH_DISK_TIMEOUT = auto()
     """Written to the log, but the sync did not end in time; it may still succeed."""
+    FLUSH_SLAVE_TIMEOUT = auto()
+    """Stored here, but not on as many slaves as configured in time; they may still copy it."""
     BUSY = auto()
     """Nothing stored: a limit of pending bytes or puts is reached."""
     MESSAGE_ILLEGAL = auto()
@@ -34,11 +36,19 @@ class PutStatus(Enum):
     restart may or may not recover the message."""
 
 
-_SETTLED: Final = frozenset({PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.MESSAGE_ILLEGAL})
+_SETTLED: Final = frozenset(
+    {
+        PutStatus.OK,
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT,
+        PutStatus.MESSAGE_ILLEGAL,
+    }
+)
 
 CODES: Final = {
     PutStatus.OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.TOPIC_REFUSED: ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -54,7 +64,7 @@ class PutResult:
     Attributes:
         status: whether the messages are stored.
         appended: position and queue offset of each message, in order; empty unless the status is
-            OK or FLUSH_DISK_TIMEOUT.
+            OK, FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT.
         reason: the reason of any status other than OK; empty for OK.
     """
 
@@ -79,6 +89,8 @@ class Waiter(Protocol):
             producer's connection; records that the broker itself stores have none.
         waits_for_sync: whether `stored` is called when the records are synced, else when they are
             written.
+        waits_for_copies: whether it is then called only when enough slaves have the records, if the
+            broker is configured so.
         deadline_s: loop time at which `late` is called.
         puts: number of puts.
         size: bytes of all records.
@@ -90,6 +102,9 @@ class Waiter(Protocol):
 
     @property
     def waits_for_sync(self) -> bool: ...
+
+    @property
+    def waits_for_copies(self) -> bool: ...
 
     @property
     def deadline_s(self) -> float: ...
@@ -106,8 +121,8 @@ class Waiter(Protocol):
     def stored(self) -> None:
         """Report that the records are stored. Of these three calls only the first has an effect."""
 
-    def late(self, reason: str) -> None:
-        """Report that the records are written, but not synced in time."""
+    def late(self, status: PutStatus, reason: str) -> None:
+        """Report that the records are written, but not synced, or not copied, in time."""
 
     def answer(self, result: PutResult) -> None:
         """Report that the records are refused, with `result`."""
@@ -124,6 +139,7 @@ class PutWaiter:
     deadline_s: float
     answers_late: bool = True
     """Whether a late sync is reported; if not, its end is."""
+    waits_for_copies: bool = False
     appended: Sequence[AppendedRecord] = ()
     size: int = 0
     puts: int = 1
@@ -143,10 +159,10 @@ class PutWaiter:
         if self.done is not None:
             self.answer(PutResult(PutStatus.OK, self.appended))
 
-    def late(self, reason: str) -> None:
-        """Call `done` with FLUSH_DISK_TIMEOUT, unless it was called or waits for the sync's end."""
+    def late(self, status: PutStatus, reason: str) -> None:
+        """Call `done` with the status, unless it was called or waits for the sync's end."""
         if self.answers_late:
-            self.answer(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, self.appended, reason))
+            self.answer(PutResult(status, self.appended, reason))
 
     def answer(self, result: PutResult) -> None:
         """Call `done`, unless it was called before."""

@@ -1,0 +1,121 @@
+"""Puts whose records are stored here, and are acknowledged when slaves have them as well.
+
+A put that gets its copies too late is answered with FLUSH_SLAVE_TIMEOUT: its records are stored and
+visible, on fewer brokers than configured. Time counts from the append, as for the sync.
+
+Source: CommitLog.handleDiskFlushAndHA, GroupTransferService, apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kourou.broker.writing.put import PendingPuts, PutStatus, Waiter
+
+_DRAIN_S: Final = 1.0
+"""How long `close` waits for copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRule:
+    """Condition of an answer besides the own disk.
+
+    Attributes:
+        copied_position: returns the log position up to which enough slaves have the log.
+        timeout_ms: how long a put waits for that from its append on.
+        reason: of the answer to a put that waited in vain.
+    """
+
+    copied_position: Callable[[], int]
+    timeout_ms: int
+    reason: str
+
+
+class CopyWaits:
+    """The puts that wait for copies, in the order of the log."""
+
+    def __init__(
+        self,
+        rule: CopyRule,
+        pending: PendingPuts,
+        loop: asyncio.AbstractEventLoop,
+        sync_timeout_ms: int,
+    ) -> None:
+        """Wait for nothing yet.
+
+        Args:
+            rule: the condition.
+            pending: the pending puts, which count against the limits until they are answered.
+            loop: the event loop.
+            sync_timeout_ms: by how much `Waiter.deadline_s` is later than the append.
+        """
+        self._rule = rule
+        self._pending = pending
+        self._loop = loop
+        self._later_s = (rule.timeout_ms - sync_timeout_ms) / 1000
+        self._waiters: deque[Waiter] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._emptied = asyncio.Event()
+
+    def add(self, waiter: Waiter) -> None:
+        """Acknowledge the put, which is stored here, when it has its copies; see `advance`."""
+        self._waiters.append(waiter)
+
+    def is_late(self, waiter: Waiter) -> bool:
+        """Return whether a put is past its time for copies."""
+        return waiter.deadline_s + self._later_s <= self._loop.time()
+
+    def late(self, waiter: Waiter) -> None:
+        """Answer a put that has waited too long."""
+        waiter.late(PutStatus.FLUSH_SLAVE_TIMEOUT, self._rule.reason)
+
+    def advance(self) -> None:
+        """Acknowledge the puts that have their copies by now."""
+        waiters = self._waiters
+        if waiters:
+            copied = self._rule.copied_position()
+            while waiters and waiters[0].end <= copied:
+                waiter = waiters.popleft()
+                self._pending.remove(waiter)
+                waiter.stored()
+        self._schedule()
+
+    async def close(self) -> None:
+        """Wait a second at most for the remaining copies, and answer all puts."""
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                while self._waiters:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except TimeoutError:
+            while self._waiters:
+                self._give_up(self._waiters.popleft())
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Answer no put any more."""
+        self._waiters.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        if not self._waiters:
+            self._emptied.set()
+        elif self._timer is None:
+            due_s = self._waiters[0].deadline_s + self._later_s
+            self._timer = self._loop.call_at(due_s, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        while self._waiters and self.is_late(self._waiters[0]):
+            self._give_up(self._waiters.popleft())
+        self._schedule()
+
+    def _give_up(self, waiter: Waiter) -> None:
+        self._pending.remove(waiter)
+        self.late(waiter)
