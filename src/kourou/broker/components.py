@@ -27,6 +27,7 @@ from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.pulling.verdicts import slave_code
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.replication.master import ReplicationMaster
+from kourou.broker.replication.metadata_copy import MetadataCopy
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.subscriptions import Subscriptions
@@ -49,6 +50,7 @@ from kourou.broker.writing.retention import Retention
 from kourou.disk import Disk
 from kourou.model.msgid import UniqueIdGenerator
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.topic_table import RegisterBrokerResponseHeader
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
@@ -84,6 +86,7 @@ class Components:
         index: keeps the key index up to date with the log.
         master: sends the log to slaves; None if the broker accepts none.
         slave: copies the log of a master; None if the broker is one.
+        metadata: copies the tables of a master, if the broker is a slave.
         arrival_listeners: called with the messages that became visible to consumers, oldest first.
     """
 
@@ -122,6 +125,7 @@ class Components:
         self.context: Final = self._build_context(live_config, disk, store, call_client)
         live_config.on_changed.append(self._on_config_changed)
         self.slave: Final = self._build_slave()
+        self.metadata: Final = self._build_metadata()
         self.queue_locks: Final = self.tables.locks.locks
         self.queue_deletion: Final = QueueDeletion(self.context.commit, runtime.offload)
         self.age_clock: Final = self._build_age_clock()
@@ -281,6 +285,16 @@ class Components:
             self.runtime,
             config.store.commitlog_segment_bytes,
         )
+
+    def _build_metadata(self) -> MetadataCopy:
+        tables, config = self.tables, self.context.config
+        return MetadataCopy(config, tables.topics, tables.groups, tables.offsets, self.pool)
+
+    def learn_master(self, addresses: RegisterBrokerResponseHeader) -> None:
+        """Let a slave copy from the master that a name server knows."""
+        assert self.slave is not None, "the broker is a slave"
+        self.slave.learn_address(addresses.ha_server_addr or "")
+        self.metadata.learn_address(addresses.master_addr or "")
 
     def _on_config_changed(self, config: BrokerConfig) -> None:
         """Copy live options to the tables that hold them."""

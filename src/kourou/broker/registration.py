@@ -84,7 +84,7 @@ class Registration:
         offload: Offload,
         *,
         ha_port: int,
-        on_master_address: Callable[[str], None] | None = None,
+        on_master: Callable[[RegisterBrokerResponseHeader], None] | None = None,
         is_namesrv_local: bool = False,
     ) -> None:
         """Create a registration of `topics`; `start` begins it.
@@ -96,8 +96,7 @@ class Registration:
             listening: the address the broker listens on, with the real port.
             offload: runs the encoding of all topics off the event loop.
             ha_port: the port at which slaves copy the log, on the host of the address.
-            on_master_address: of a slave: called with the address of its master's port for slaves,
-                or "", after each registration.
+            on_master: of a slave: called with its master's addresses after each registration.
             is_namesrv_local: whether the name server runs in this process. It then gets a wildcard
                 host unchanged, and answers each client with the address to which the client
                 connected.
@@ -110,7 +109,7 @@ class Registration:
         self._listening = listening
         self._offload = offload
         self._ha_port = ha_port
-        self._on_master_address = on_master_address
+        self._on_master = on_master
         self._name_servers = {address: _NameServer() for address in config.namesrv_addr}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -259,7 +258,7 @@ class Registration:
 
     def _may_skip(self, name_server: _NameServer) -> bool:
         """Return whether a query is enough; not for a slave, which asks where its master is."""
-        is_slave = self._on_master_address is not None
+        is_slave = self._on_master is not None
         return not is_slave and name_server.may_skip(self._topics.data_version)
 
     def _changes_for(self, name_server: _NameServer) -> TopicConfigTable | None:
@@ -299,10 +298,8 @@ class Registration:
             self._config.register_timeout_ms / 1000,
         )
         raise_for_response(answer)
-        if self._on_master_address is not None:
-            self._on_master_address(
-                answer.header(RegisterBrokerResponseHeader).ha_server_addr or ""
-            )
+        if self._on_master is not None:
+            self._on_master(answer.header(RegisterBrokerResponseHeader))
         if answer.body:
             self._topics.mark_ordered(decode_kv_table(answer.body))
 

@@ -27,6 +27,7 @@ from kourou.broker.popping.pop_config import find_kv_store
 from kourou.broker.ports import BrokerPorts
 from kourou.broker.pulling.slow_consumers import SLOW_CHECK_INTERVAL_MS
 from kourou.broker.registration import Registration
+from kourou.broker.replication.metadata_copy import INTERVAL_MS as METADATA_INTERVAL_MS
 from kourou.broker.wiring import (
     build_fast_paths,
     build_handlers,
@@ -257,6 +258,8 @@ class _RunningBroker:
         self._start_periodic_tasks()
         if slave is not None:
             slave.start()
+            metadata = self.components.metadata
+            self._periodic_tasks.start("copy metadata", METADATA_INTERVAL_MS, metadata.copy)
         else:
             self._start_delivery_tasks()
         registration = Registration(
@@ -266,7 +269,7 @@ class _RunningBroker:
             address,
             self._context.offload,
             ha_port=ha_port,
-            on_master_address=None if slave is None else slave.learn_address,
+            on_master=None if slave is None else self.components.learn_master,
             is_namesrv_local=is_namesrv_local,
         )
         self._registration = registration
