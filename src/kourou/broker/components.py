@@ -49,6 +49,7 @@ from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.broker.writing.retention import Retention
 from kourou.disk import Disk
 from kourou.model.msgid import UniqueIdGenerator
+from kourou.protocol.brokers import HARuntimeInfo
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.topic_table import RegisterBrokerResponseHeader
 from kourou.remoting.deferred_replies import DeferredReplies
@@ -289,6 +290,14 @@ class Components:
     def _build_metadata(self) -> MetadataCopy:
         tables, config = self.tables, self.context.config
         return MetadataCopy(config, tables.topics, tables.groups, tables.offsets, self.pool)
+
+    def ha_status(self) -> HARuntimeInfo:
+        """Return the state of replication."""
+        if self.slave is not None:
+            return self.slave.status()
+        if self.master is not None:
+            return self.master.status()
+        return HARuntimeInfo(True, self.context.store.reader.written_position)
 
     def learn_master(self, addresses: RegisterBrokerResponseHeader) -> None:
         """Let a slave copy from the master that a name server knows."""

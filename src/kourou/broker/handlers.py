@@ -148,5 +148,5 @@ def _refusal(code: ResponseCode, text: str) -> Handler:
 
 
 def on_notify_min_broker_id_change(request: Request) -> RemotingCommand:
-    """Accept 905 without effect, as a Java master does: only slaves act on it, and none exist."""
+    """Accept 905 without effect: only slaves that may act as master need it, and none may here."""
     return response(request.command)

@@ -61,7 +61,9 @@ def build_handlers(components: Components) -> Handlers:
         sends=SendHandlers(context, checks, components.transactions, placement),
         replies=ReplyHandler(context, checks),
         send_backs=SendBackHandler(context),
-        stats=StatsHandlers(context, components.delay, timers, components.popping),
+        stats=StatsHandlers(
+            context, components.delay, timers, components.popping, components.ha_status
+        ),
         configs=ConfigHandlers(context.live_config, context.disk.root, context.clock),
         pulls=components.pulls,
         clients=ClientHandlers(context, components.subscriptions),

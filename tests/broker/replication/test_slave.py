@@ -17,8 +17,10 @@ from kourou.broker.server import Broker
 from kourou.errors import ConfigError
 from kourou.model.message import Message
 from kourou.model.topic import TopicConfig
+from kourou.protocol.brokers import HARuntimeInfo
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.json_records import decode_record
 from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.protocol.replication import encode_transfer_head
 from kourou.protocol.sending import SendMessageRequestHeaderV2
@@ -188,6 +190,29 @@ def test_the_master_is_found_by_the_name_server_or_by_configuration(address: str
         await caught_up(cluster)
 
     run(test, replication={"ha_master_address": address})
+
+
+def test_the_status_of_both_sides_has_their_positions() -> None:
+    async def test(cluster: Cluster) -> None:
+        await send(cluster, 5)
+        await caught_up(cluster)
+        await asyncio.sleep(6)
+        end = end_of(cluster, MASTER)
+        command = RemotingCommand(RequestCode.GET_BROKER_HA_STATUS)
+        ours = decode_record(HARuntimeInfo, (await ask(cluster, command, MASTER)).body)
+        (slave,) = ours.ha_connection_info
+        assert (ours.master, ours.master_commit_log_max_offset) == (True, end)
+        assert (slave.slave_ack_offset, slave.diff, slave.in_sync) == (end, 0, True)
+        assert ours.in_sync_slave_nums == 1
+        theirs = decode_record(HARuntimeInfo, (await ask(cluster, command, SLAVE)).body)
+        client = theirs.ha_client_runtime_info
+        assert not theirs.master
+        assert (client.master_addr, client.max_offset) == ("127.0.0.1:10912", end)
+        now_ms = cluster.runtime.clock.now_ms()
+        assert now_ms - 6000 < client.last_read_timestamp <= now_ms
+        assert now_ms - 6000 < client.last_write_timestamp <= now_ms
+
+    run(test)
 
 
 def test_a_slave_that_starts_before_its_master_finds_it_later() -> None:

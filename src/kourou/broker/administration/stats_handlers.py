@@ -2,13 +2,14 @@
 
     28   GET_BROKER_RUNTIME_INFO   a table of texts, see `runtime_info.py`
     315  VIEW_BROKER_STATS_DATA    one key of one set, see `stats.py`; 1 if it was never counted
-    907  GET_BROKER_HA_STATUS      the status of a master without slaves
+    907  GET_BROKER_HA_STATUS      positions of slaves, or of the connection to the master
 
 Source: AdminBrokerProcessor.java, DefaultHAService.getRuntimeInfo, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from kourou.broker.context import BrokerContext
@@ -41,7 +42,12 @@ class StatsHandlers:
     """Serves the requests."""
 
     def __init__(
-        self, context: BrokerContext, delay: DelayDelivery, timers: Timers, popping: Popping
+        self,
+        context: BrokerContext,
+        delay: DelayDelivery,
+        timers: Timers,
+        popping: Popping,
+        ha_status: Callable[[], HARuntimeInfo],
     ) -> None:
         """Create the handlers; the time of this call is reported as the broker's start.
 
@@ -50,6 +56,7 @@ class StatsHandlers:
             delay: source of the progress of delay levels.
             timers: source of the state of scheduled messages.
             popping: source of the state of pops.
+            ha_status: returns the state of replication.
         """
         self._stats = context.stats
         self._store = context.store
@@ -58,6 +65,7 @@ class StatsHandlers:
         self._delay = delay
         self._timers = timers
         self._popping = popping
+        self._ha_status = ha_status
         self._clients = context.clients
         self._later = context.later
         self._offload = context.offload
@@ -82,9 +90,8 @@ class StatsHandlers:
         self._later.answer(request, partial(self._runtime_info, request))
 
     def on_get_broker_ha_status(self, request: Request) -> RemotingCommand:
-        """Serve 907: return the status of a master without slaves; replication is not built yet."""
-        info = HARuntimeInfo(True, self._store.reader.written_position)
-        return response(request.command, body=encode_record(info))
+        """Serve 907: return the state of replication."""
+        return response(request.command, body=encode_record(self._ha_status()))
 
     async def _runtime_info(self, request: Request) -> RemotingCommand:
         space = await self._offload(self._disk.space)

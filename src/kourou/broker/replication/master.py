@@ -21,12 +21,15 @@ from typing import Final
 from kourou.broker.replication.master_connection import LogSource, MasterConnection
 from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.replication.slave_progress import UNKNOWN
+from kourou.protocol.brokers import HAConnectionRuntimeInfo, HARuntimeInfo
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.network import Address, Listener, format_address
 from kourou.remoting.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
+GAP_IN_SYNC_BYTES: Final = 256 * 1024 * 1024
+"""A slave that is less than this behind is shown as in sync; nothing else depends on it."""
 _CHECKS_PER_HEARTBEAT: Final = 5
 _DRAIN_S: Final = 1.0
 """How long `stop` waits for slaves to report the last bytes."""
@@ -90,6 +93,23 @@ class ReplicationMaster:
             best[host] = max(best.get(host, UNKNOWN), position)
         positions = sorted(best.values(), reverse=True)
         return positions[slaves - 1] if len(positions) >= slaves else UNKNOWN
+
+    def status(self) -> HARuntimeInfo:
+        """Return the positions of all slaves, as for `mqadmin haStatus`."""
+        end = self.source.written_position
+        connections = tuple(
+            HAConnectionRuntimeInfo(
+                addr=format_address(slave.remote_address),
+                slave_ack_offset=slave.progress.acknowledged,
+                diff=end - slave.progress.acknowledged,
+                in_sync=end - slave.progress.acknowledged < GAP_IN_SYNC_BYTES,
+                transferred_byte_in_second=slave.bytes_per_s,
+                transfer_from_where=slave.progress.sent,
+            )
+            for slave in self.slaves
+        )
+        in_sync = sum(connection.in_sync for connection in connections)
+        return HARuntimeInfo(True, end, in_sync, connections)
 
     def on_synced(self) -> None:
         """Send what was synced."""

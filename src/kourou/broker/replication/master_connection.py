@@ -40,6 +40,9 @@ class LogSource(Protocol):
     def min_position(self) -> int: ...
 
     @property
+    def written_position(self) -> int: ...
+
+    @property
     def synced_position(self) -> int: ...
 
     def segment_end(self, position: int) -> int: ...
@@ -83,6 +86,7 @@ class MasterConnection(asyncio.BufferedProtocol):
     Attributes:
         remote_address: the peer.
         progress: what was sent and acknowledged.
+        bytes_per_s: rate at which the log was sent between the last two checks of times.
     """
 
     def __init__(self, master: Master) -> None:
@@ -104,7 +108,9 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._is_paused = False  # the peer reads slower than bytes are sent
         self._read: asyncio.Task[None] | None = None  # a read that waits for the device
         self._timer: asyncio.TimerHandle | None = None  # ends a pause of the rate limit
-        self._sent_at_s = self._received_at_s = self._loop.time()
+        self._sent_at_s = self._received_at_s = self._checked_at_s = self._loop.time()
+        self._sent_bytes = 0  # of the log, since the last check
+        self.bytes_per_s = 0
 
     @property
     def is_closed(self) -> bool:
@@ -171,6 +177,8 @@ class MasterConnection(asyncio.BufferedProtocol):
     def check_times(self) -> None:
         """Send a heartbeat if nothing was sent for long; close if nothing was received."""
         now_s, config = self._loop.time(), self._master.config
+        self.bytes_per_s = int(self._sent_bytes / max(now_s - self._checked_at_s, 1e-3))
+        self._sent_bytes, self._checked_at_s = 0, now_s
         if self._transport is None:
             return
         silent_s = now_s - self._received_at_s
@@ -261,6 +269,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self.progress.sent = position + len(data)
+        self._sent_bytes += len(data)
         if self._rate is not None:
             self._rate.count(len(data))
         self._write(encode_transfer_head(position, len(data)), data)

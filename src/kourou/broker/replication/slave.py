@@ -19,6 +19,7 @@ from kourou.broker.replication.slave_connection import SlaveConnection
 from kourou.broker.replication.slave_transfer import SlaveTransfer, compared_from
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.errors import ConfigError, TransportError
+from kourou.protocol.brokers import HAClientRuntimeInfo, HARuntimeInfo
 from kourou.remoting.network import parse_address
 from kourou.remoting.runtime import Runtime
 from kourou.store.message_store import MessageStore
@@ -53,7 +54,7 @@ class ReplicationSlave:
             config: the options.
             store: the store, opened as a replica.
             commit: writes and syncs its log.
-            runtime: provides the network.
+            runtime: provides the network and the clock.
             segment_bytes: size of the log's files.
         """
         assert isinstance(store.writer, ReplicaWriter), "the store is opened as a replica"
@@ -63,6 +64,7 @@ class ReplicationSlave:
         self._commit = commit
         self._segment_bytes = segment_bytes
         self._network = runtime.network
+        self._clock = runtime.clock
         self._offload = runtime.offload
         self._learned = ""
         self._has_address = asyncio.Event()
@@ -79,6 +81,21 @@ class ReplicationSlave:
     def master_address(self) -> str:
         """The address of the master's port for slaves; empty if it is not known."""
         return self._config.ha_master_address or self._learned
+
+    def status(self) -> HARuntimeInfo:
+        """Return the state of the connection to the master, as for `mqadmin haStatus`."""
+        read_at_ms = sent_at_ms = 0
+        if self._connection is not None:
+            now_ms = self._clock.now_ms()
+            read_s, sent_s = self._connection.silences_s
+            read_at_ms, sent_at_ms = now_ms - int(read_s * 1000), now_ms - int(sent_s * 1000)
+        client = HAClientRuntimeInfo(
+            master_addr=self.master_address,
+            max_offset=self._writer.appended_position,
+            last_read_timestamp=read_at_ms,
+            last_write_timestamp=sent_at_ms,
+        )
+        return HARuntimeInfo(ha_client_runtime_info=client)
 
     def learn_address(self, address: str) -> None:
         """Note the address that a name server has for the master; empty if it has none."""

@@ -94,6 +94,12 @@ class SlaveConnection(asyncio.BufferedProtocol):
 
     # ---------------------------------------------------------------------------------------------
 
+    @property
+    def silences_s(self) -> tuple[float, float]:
+        """Seconds since the last received and the last sent byte."""
+        now_s = self._loop.time()
+        return now_s - self._received_at_s, now_s - self._sent_at_s
+
     def close(self, reason: str) -> None:
         """Close the connection at once; only the first reason counts."""
         transport, self._transport = self._transport, None
