@@ -6,6 +6,8 @@ import errno
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kourou.errors import (
     ReplicationRefusedError,
@@ -15,6 +17,7 @@ from kourou.errors import (
 )
 from kourou.model.sysflag import INNER_BATCH, TRANSACTION_PREPARED
 from kourou.store.config import StoreConfig
+from kourou.store.log.received_bytes import ReceivedBytes
 from kourou.store.message_store import MessageStore
 from kourou.store.replica_writer import ReplicaWriter
 from kourou.store.tools.check import check_store
@@ -195,6 +198,42 @@ def test_a_damaged_record_is_refused_and_not_appended(byte: int) -> None:
     with pytest.raises(ReplicationRefusedError, match=f"position {whole.end} are no record"):
         slave.receive(bytes(data[whole.end :]) + bytes(1 << 12))
     assert slave.writer.appended_position == whole.end
+
+
+@given(st.data())
+def test_changed_bytes_are_refused_or_are_records(data: st.DataObject) -> None:
+    rig = Rig()
+    for size in (10, 300, 80):
+        rig.put(b"m" * size)
+    end = rig.store.reader.written_position
+    original = log_bytes(rig, 0, end)
+    changed = bytearray(original)
+    for _ in range(data.draw(st.integers(0, 3))):
+        changed[data.draw(st.integers(0, end - 1))] = data.draw(st.integers(0, 255))
+    received = ReceivedBytes(0, SEGMENT_BYTES)
+    taken = b""
+    at = 0
+    try:
+        while at < end:
+            size = data.draw(st.integers(1, 400))
+            taken += b"".join(run.data for run in received.add(bytes(changed[at : at + size])))
+            at += size
+    except ReplicationRefusedError:
+        assert bytes(changed) != original
+    assert original.startswith(taken)
+    assert bytes(changed) != original or taken == original
+
+
+@given(st.lists(st.binary(max_size=200), max_size=8))
+def test_random_bytes_are_refused_by_name(pieces: list[bytes]) -> None:
+    received = ReceivedBytes(0, SEGMENT_BYTES)
+    try:
+        for piece in pieces:
+            assert received.add(piece) == []
+    except ReplicationRefusedError:
+        pass
+    else:
+        assert received.end < SEGMENT_BYTES
 
 
 def test_a_record_of_another_position_is_refused() -> None:

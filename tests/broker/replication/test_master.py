@@ -19,6 +19,7 @@ from kourou.remoting.network import Address
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.raw_client import RawClient
+from kourou.testing.runtime import sim_runtime
 from tests.broker.replication.ha_slave import HaSlave, log_bytes
 
 KIB = 1024
@@ -317,3 +318,72 @@ def test_without_the_option_no_port_is_opened() -> None:
 def test_values_out_of_range_are_refused(options: dict[str, int], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         ReplicationConfig(**options)  # type: ignore[arg-type]  # all are numbers
+
+
+class MemoryLog:
+    """A synced log in memory, of which the page cache has nothing."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.min_position = 0
+        self.written_position = self.synced_position = len(data)
+
+    def segment_end(self, position: int) -> int:
+        return position - position % KIB + KIB
+
+    def written_resident(self, physical_offset: int, size: int) -> None:
+        del physical_offset, size
+
+    def written_bytes(self, physical_offset: int, size: int) -> bytes:
+        if physical_offset < self.min_position:
+            raise FileNotFoundError(str(physical_offset))
+        return self.data[physical_offset : physical_offset + size]
+
+
+def run_with(log: MemoryLog, test: Callable[[HaSlave], Awaitable[None]]) -> None:
+    async def main() -> None:
+        runtime = sim_runtime()
+        config = ReplicationConfig(ha_listen_port=0, ha_ahead_bytes=KIB)
+        master = ReplicationMaster(config, log, runtime, KIB)
+        address = await master.start(("127.0.0.1", 0))
+        await test(await HaSlave.connect(runtime.network, address, 0))
+        master.abort()
+        await asyncio.sleep(0.1)
+
+    run_virtual(main())
+
+
+def test_bytes_that_are_not_in_memory_are_read_off_the_loop() -> None:
+    log = MemoryLog(random.Random(1).randbytes(3000))
+
+    async def test(slave: HaSlave) -> None:
+        while slave.end < 3000:
+            end = slave.end
+            slave.report(end)
+            await slave.until_end(end + 1)
+        assert bytes(slave.data) == log.data
+
+    run_with(log, test)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda log: setattr(log, "min_position", 2048), "the log begins at 2048 now, because"),
+        (lambda log: setattr(log, "data", b""), "the log's file is cut short at position 1024"),
+    ],
+)
+def test_a_slave_whose_bytes_are_gone_is_refused_by_name(
+    damage: Callable[[MemoryLog], None], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MemoryLog(bytes(4096))
+
+    async def test(slave: HaSlave) -> None:
+        await slave.until_end(1024)
+        damage(log)
+        slave.report(1024)
+        await slave.client.closed(1)
+
+    with caplog.at_level(logging.WARNING):
+        run_with(log, test)
+    assert reason in caplog.text

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
+from kourou.broker.replication import slave_connection
 from kourou.broker.replication.replication_config import BrokerRole, ReplicationConfig
 from kourou.broker.server import Broker
 from kourou.errors import ConfigError
@@ -178,6 +179,43 @@ def test_a_slave_reports_only_what_its_flush_mode_promises() -> None:
         cluster.flusher(SLAVE).release()
         await caught_up(cluster)
         await until(lambda: connection.progress.acknowledged == end_of(cluster, MASTER))
+
+    run(test)
+
+
+def test_a_slave_stops_reading_while_its_disk_does_not_respond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slave_connection, "PENDING_BYTES_MAX", 20_000)
+
+    async def test(cluster: Cluster) -> None:
+        await send(cluster, 1)
+        await caught_up(cluster)
+        cluster.flusher(SLAVE).stall()
+        await send(cluster, 200)
+        await asyncio.sleep(10)
+        # One read of the transport's window may follow.
+        assert cluster.broker(SLAVE).components.context.commit.pending_bytes < 100_000
+        assert end_of(cluster, MASTER) > 200_000
+        cluster.flusher(SLAVE).release()
+        await caught_up(cluster)
+        assert_equal(cluster)
+
+    run(test)
+
+
+def test_a_slave_with_a_full_disk_continues_when_there_is_room() -> None:
+    async def test(cluster: Cluster) -> None:
+        await send(cluster, 5)
+        await caught_up(cluster)
+        disk = cluster.disk(SLAVE)
+        free, disk.free = disk.free, 0
+        await send(cluster, 100)
+        await asyncio.sleep(20)
+        assert end_of(cluster, SLAVE) < end_of(cluster, MASTER)
+        disk.free = free
+        await caught_up(cluster)
+        assert_equal(cluster)
 
     run(test)
 

@@ -268,6 +268,9 @@ class MasterConnection(asyncio.BufferedProtocol):
     def _transfer(self, position: int, data: bytes) -> None:
         if self._transport is None:
             return
+        if not data:  # nothing would ever follow
+            self.refuse(f"the log's file is cut short at position {position}")
+            return
         self.progress.sent = position + len(data)
         self._sent_bytes += len(data)
         if self._rate is not None:
