@@ -11,17 +11,9 @@ from typing import Final
 
 import pytest
 
-from kourou.client.sending.producer import Producer
-from kourou.model.message import Message
-from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import request
-from kourou.protocol.pulling import PullMessageRequestHeader
-from kourou.protocol.record.decode import decode_messages
-from kourou.remoting.limits import ConnectionLimits
-from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.runtime import Runtime
 from kourou.testing.process import Serving, run_command
 from tests.held_ports import held_ports
+from tests.replica_stores import log_of, pulled, queues_of, send, wait_equal
 
 CYCLES = int(os.environ.get("KOUROU_CRASH_CYCLES", "3"))
 MASTER_ENVIRON: Final = {"KOUROU_BROKER_BROKER_ROLE": "ASYNC_MASTER"}
@@ -30,68 +22,8 @@ SLAVE_ENVIRON: Final = {
     "KOUROU_BROKER_BROKER_ID": "1",
     "KOUROU_BROKER_SLAVE_READ_ENABLE": "true",
 }
-PATIENCE_S = 60.0
-READ_BYTES = 8 * 1024 * 1024
-"""Most of each log file that is read: the test fills less, and the files are sparse."""
 
 pytestmark = pytest.mark.slow
-
-
-async def send(namesrv: str, rng: Random, count: int) -> None:
-    async with Producer("producers", namesrv) as producer:
-        for _ in range(count):
-            await producer.send(Message("orders", rng.randbytes(rng.randrange(1, 2000))))
-
-
-def log_of(store: Path) -> bytes:
-    data = b""
-    for file in sorted((store / "commitlog").iterdir()):
-        with file.open("rb") as stream:
-            data += stream.read(READ_BYTES).rstrip(b"\0")
-    return data
-
-
-def queues_of(store: Path) -> dict[str, bytes]:
-    root = store / "consumequeue"
-    return {
-        str(file.relative_to(root)): file.read_bytes()
-        for file in sorted(root.rglob("*"))
-        if file.is_file()
-    }
-
-
-async def pulled(address: str) -> int:
-    """Pull from a broker until all queues are at their end; return the number of messages."""
-    count = 0
-    pool = ConnectionPool(Runtime.system(), {}, ConnectionLimits())
-    try:
-        for queue_id in range(4):
-            offset = 0
-            while True:
-                header = PullMessageRequestHeader(
-                    consumer_group="readers", topic="orders", queue_id=queue_id,
-                    queue_offset=offset, max_msg_nums=32, sys_flag=4, commit_offset=0,
-                    suspend_timeout_millis=0, subscription="*", sub_version=0,
-                )  # fmt: skip
-                command = request(RequestCode.PULL_MESSAGE, header)
-                answer = await pool.request(address, command, PATIENCE_S)
-                if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-                    break
-                if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                    await asyncio.sleep(0.5)  # topics are copied each ten seconds
-                    continue
-                assert answer.code == ResponseCode.SUCCESS, answer.remark
-                count += len(decode_messages(answer.body))
-                offset = int(answer.ext_fields["nextBeginOffset"])
-    finally:
-        await pool.close()
-    return count
-
-
-async def wait_equal(master: Path, slave: Path) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while log_of(master) != log_of(slave):  # noqa: ASYNC110 - of other processes
-            await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("killed", ["slave", "master"])
