@@ -22,7 +22,7 @@ from kourou.remoting.runtime import Runtime
 TOPIC: Final = "orders"
 QUEUES: Final = 4
 _AT_END: Final = (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND)
-"""Codes of a slave that knows of its master, and of one that does not."""
+"""Codes at the end of a queue, and beyond it on a slave."""
 PATIENCE_S: Final = 120.0
 READ_BYTES: Final = 8 * 1024 * 1024
 """Most of each log file that is read: tests fill less, and the files are sparse."""

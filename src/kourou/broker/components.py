@@ -235,7 +235,7 @@ class Components:
         )
 
     def _pull_code(self, code: ResponseCode) -> ResponseCode:
-        return code if self.slave is None else slave_code(code, has_master=self.slave.is_connected)
+        return code if self.slave is None else slave_code(code)
 
     def _build_delay(self) -> DelayDelivery:
         file = ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True)

@@ -274,14 +274,16 @@ def _unparsed(text: str) -> Refusal:
     return Refusal("subscription", ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
 
 
-def slave_code(code: ResponseCode, *, has_master: bool) -> ResponseCode:
+def slave_code(code: ResponseCode) -> ResponseCode:
     """Return the code of a slave's answer without messages, from that of a master.
 
-    While the master lives, the client is sent there at once: it has the newest messages, and alone
-    corrects offsets. Without it, a pull may be held here.
+    A slave corrects no offsets, because it may lack the newest messages: the client asks again, at
+    the master if that lives.
 
-    Source: PullMessageProcessor.composeResponseHeader, DefaultPullMessageResultHandler.handle.
+    Source: DefaultPullMessageResultHandler.handle. The redirection of all other answers to a living
+    master, in PullMessageProcessor.composeResponseHeader, never applies in RocketMQ 5.5.0:
+    BrokerController.getMinBrokerIdInGroup returns the slave's own id.
     """
-    if has_master or code is ResponseCode.PULL_OFFSET_MOVED:
+    if code is ResponseCode.PULL_OFFSET_MOVED:
         return ResponseCode.PULL_RETRY_IMMEDIATELY
     return code

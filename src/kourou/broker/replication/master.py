@@ -165,9 +165,8 @@ class ReplicationMaster:
         self._schedule_check()
         return True
 
-    def on_reported(self, connection: MasterConnection) -> None:
-        """Pass a new position on."""
-        del connection
+    def on_reported(self) -> None:
+        """Note that a slave has reported a position."""
         self._acknowledged.set()
         if self.on_acknowledged is not None:
             self.on_acknowledged()

@@ -70,8 +70,8 @@ class Master(Protocol):
     def on_connected(self, connection: MasterConnection) -> bool:
         """Accept the connection, or return False: it is then closed."""
 
-    def on_reported(self, connection: MasterConnection) -> None:
-        """Note a new acknowledged position."""
+    def on_reported(self) -> None:
+        """Note that a slave has reported a position."""
 
     def on_closed(self, connection: MasterConnection) -> None:
         """Forget the connection."""
@@ -112,11 +112,6 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._sent_bytes = 0  # of the log, since the last check
         self.bytes_per_s = 0
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing can be sent any more."""
-        return self._transport is None
-
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -143,7 +138,7 @@ class MasterConnection(asyncio.BufferedProtocol):
             self.refuse(str(error))
             return
         if positions:
-            self._master.on_reported(self)
+            self._master.on_reported()
             self.send()
 
     def pause_writing(self) -> None:

@@ -34,11 +34,7 @@ _PAUSE_MAX_S: Final = 5.0
 
 
 class ReplicationSlave:
-    """Copies the log of one master. Created inside a running loop; started and stopped once.
-
-    Attributes:
-        is_connected: whether the master sends its log, and it continues the own one.
-    """
+    """Copies the log of one master. Created inside a running loop; started and stopped once."""
 
     def __init__(
         self,
@@ -71,11 +67,6 @@ class ReplicationSlave:
         self._connection: SlaveConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_reason = ""
-
-    @property
-    def is_connected(self) -> bool:
-        connection = self._connection
-        return connection is not None and connection.transfer.is_compared
 
     @property
     def master_address(self) -> str:
