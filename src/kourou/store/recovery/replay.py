@@ -127,11 +127,29 @@ class Replay:
         For a pass that lasts as long as the store is open, after a scan has completed the queues.
         """
         arrivals = []
+        by_key, put = self._queues.by_key, self._queues.put  # without the queues of deleted topics
         for fields in records:
-            before = self.last
-            self._replay_record(fields)
-            if self.last is not None and self.last is not before:
-                arrivals.append(self.last)
+            position, size, queue_id, queue_offset, flags, store_at_ms, topic, properties = fields
+            queue = by_key.get((topic, queue_id))
+            if (
+                queue is None
+                or queue.max_offset != queue_offset
+                or flags & _UNUSUAL_FLAGS
+                or topic == _SCHEDULE
+                or _LIGHT_OFFSETS in properties
+            ):
+                before = self.last
+                self._replay_record(fields)
+                if self.last is not None and self.last is not before:
+                    arrivals.append(self.last)
+                continue
+            code = self._code(topic, properties, store_at_ms)
+            self.last = AppendedRecord(
+                position, queue_offset, size, queue.topic, queue_id, code, store_at_ms
+            )
+            put(queue, self.last)
+            queue.next_offset = queue_offset + 1
+            arrivals.append(self.last)
         return arrivals
 
     def _code(self, topic: bytes, properties: bytes, store_at_ms: int) -> int:
