@@ -261,7 +261,7 @@ def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
     [
         ("flushDiskTyp=SYNC_FLUSH", "did you mean flushDiskType?"),
         ("listenPort=99999", "port is 99999; it must be 0 to 65535 (listenPort is from"),
-        ("brokerId=1", "replication is not supported yet"),
+        ("brokerId=1", "broker_id is 1; it must be 0, a master, without broker_role SLAVE"),
     ],
 )
 def test_a_bad_setting_is_refused_with_its_source(
