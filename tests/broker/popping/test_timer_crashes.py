@@ -136,18 +136,33 @@ def test_message_that_was_revived_before_a_kill_is_not_in_flight_after_it() -> N
     run_lives(revive, count)
 
 
-def run_while_recovering(life: Life, popped: list[Got], may_read: asyncio.Event) -> None:
+def run_while_recovering(
+    life: Life,
+    popped: list[Got],
+    may_read: asyncio.Event,
+    *,
+    disk: SimDisk | None = None,
+    invisible_ms: int = 5_000,
+    after_read: Callable[[object], Coroutine[Any, Any, None]] | None = None,
+) -> None:
     """Run a broker that does not know all messages in flight until `may_read` is set.
 
-    A broker before it has popped two messages for five seconds, which is added to `popped`, and was
-    killed.
+    A broker before it has popped two messages, which is added to `popped`, and was killed.
+
+    Args:
+        life: called with the broker.
+        popped: gets the first pop.
+        may_read: as above.
+        disk: None for a new one.
+        invisible_ms: of the first pop.
+        after_read: called with the first argument of each call off the loop, after it.
     """
-    disk = SimDisk()
+    disk = disk or SimDisk()
 
     async def pop(broker: SimulatedBroker) -> None:
         rig = PopRig(broker)
         await rig.put(b"a", b"b")
-        popped.append(await rig.pop(invisible_time=5_000))
+        popped.append(await rig.pop(invisible_time=invisible_ms))
         await asyncio.sleep(1)
         await broker.timers.storage.flush()
 
@@ -155,6 +170,8 @@ def run_while_recovering(life: Life, popped: list[Got], may_read: asyncio.Event)
         result = function(*args, **kwargs)
         if getattr(function, "__qualname__", "") == "InFlightRecovery._read":
             await may_read.wait()
+        if after_read is not None and args:
+            await after_read(args[0])
         return result
 
     ended_ms = run_virtual(run_life(disk, pop, 0, is_last=False))
@@ -202,23 +219,12 @@ def test_message_revived_while_the_messages_in_flight_are_read_is_not_in_flight(
 
 
 def test_message_that_was_due_before_the_clock_was_set_back_is_not_revived_after_its_ack() -> None:
-    disk, may_recover, may_read, is_reading = ColdDisk(), *[asyncio.Event() for _ in range(3)]
+    may_recover, may_read, is_reading = [asyncio.Event() for _ in range(3)]
 
-    async def pop(broker: SimulatedBroker) -> None:
-        rig = PopRig(broker)
-        await rig.put(b"a")
-        await rig.pop(invisible_time=60_000)
-        await asyncio.sleep(1)
-        await broker.timers.storage.flush()
-
-    async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result = function(*args, **kwargs)
-        if getattr(function, "__qualname__", "") == "InFlightRecovery._read":
-            await may_recover.wait()
-        if str(args[:1]).startswith("('rmq_sys_REVIVE_LOG"):
+    async def hold_revive_records(topic: object) -> None:
+        if str(topic).startswith("rmq_sys_REVIVE_LOG"):
             is_reading.set()
             await may_read.wait()
-        return result
 
     async def acknowledge(broker: SimulatedBroker) -> None:
         popping, rig = broker.components.popping, PopRig(broker)
@@ -238,8 +244,14 @@ def test_message_that_was_due_before_the_clock_was_set_back_is_not_revived_after
         await asyncio.sleep(10)
         assert (await rig.pop()).bodies == []
 
-    ended_ms = run_virtual(run_life(disk, pop, 0, is_last=False))
-    run_with_broker(acknowledge, disk, is_delivering=True, later_ms=ended_ms, offload=offload)
+    run_while_recovering(
+        acknowledge,
+        [],
+        may_recover,
+        disk=ColdDisk(),
+        invisible_ms=60_000,
+        after_read=hold_revive_records,
+    )
 
 
 def test_second_copy_of_a_checkpoint_revives_nothing() -> None:
