@@ -101,9 +101,10 @@ class MetadataCopy:
             total = answer.header(GetAllTopicConfigResponseHeader).total_topic_num
             return _Page(table.topics, total, table.data_version)
 
-        topics, version = await _all_pages(page)
-        if version is not None and version == self._topics_version:
+        changed = await _changed_table(page, self._topics_version)
+        if changed is None:
             return
+        topics, version = changed
         self._topics.put_all(list(topics.values()))
         for topic in self._topics:
             if topic.name not in topics and topic.name not in self._own_topics:
@@ -118,9 +119,10 @@ class MetadataCopy:
             total = answer.header(GetAllSubscriptionGroupResponseHeader).total_group_num
             return _Page(table.groups, total, table.data_version)
 
-        groups, version = await _all_pages(page)
-        if version is not None and version == self._groups_version:
+        changed = await _changed_table(page, self._groups_version)
+        if changed is None:
             return
+        groups, version = changed
         for group in groups.values():
             self._groups.put(group)
         for name in self._groups.names():
@@ -150,15 +152,20 @@ class _Page(Generic[T]):
     version: DataVersion | None
 
 
-async def _all_pages(
-    page: Callable[[int, str | None], Awaitable[_Page[T]]],
-) -> tuple[dict[str, T], DataVersion | None]:
-    """Return all entries of a table, which may change between two pages, and its version."""
+async def _changed_table(
+    page: Callable[[int, str | None], Awaitable[_Page[T]]], copied: DataVersion | None
+) -> tuple[dict[str, T], DataVersion | None] | None:
+    """Return all entries of a table and its version; None if that is `copied`, after one page.
+
+    The table may change between two pages.
+    """
     entries = dict[str, T]()
     version: DataVersion | None = None
     for number in range(_PAGES_MAX):
         text = None if version is None else encode_data_version(version).decode()
         got = await page(len(entries), text)
+        if not number and got.version is not None and got.version == copied:
+            return None
         if number and got.version != version:
             entries.clear()  # the table has changed: this is its first page
         entries.update(got.entries)

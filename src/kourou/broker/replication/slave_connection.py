@@ -92,8 +92,6 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._is_lost = True
         self._check_ended()
 
-    # ---------------------------------------------------------------------------------------------
-
     @property
     def silences_s(self) -> tuple[float, float]:
         """Seconds since the last received and the last sent byte."""
