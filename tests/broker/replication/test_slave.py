@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
-from kourou.broker.replication import slave_connection
+from kourou.broker.replication import slave, slave_connection
 from kourou.broker.replication.replication_config import BrokerRole, ReplicationConfig
+from kourou.broker.replication.slave_transfer import compared_from
 from kourou.broker.server import Broker
 from kourou.errors import ConfigError
 from kourou.model.message import Message
@@ -166,6 +167,27 @@ def test_copying_continues_after_a_cut_and_a_stall_of_the_network() -> None:
         assert_equal(cluster)
 
     run(test)
+
+
+def test_copying_continues_after_an_unexpected_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [RuntimeError("unexpected")] * 3
+
+    def failing(end: int, segment_bytes: int) -> int:
+        if failures:
+            raise failures.pop()
+        return compared_from(end, segment_bytes)
+
+    async def test(cluster: Cluster) -> None:
+        await send(cluster, 8)
+        await caught_up(cluster)
+
+    monkeypatch.setattr(slave, "compared_from", failing)
+    run(test)
+    assert not failures
+    (broken,) = [one for one in caplog.records if one.exc_info]  # logged once
+    assert broken.getMessage().startswith("replication.broken")
 
 
 def test_a_slave_reports_only_what_its_flush_mode_promises() -> None:

@@ -118,7 +118,12 @@ class ReplicationSlave:
                 self._has_address.clear()
                 await self._has_address.wait()
             before = self._writer.appended_position
-            reason = await self._copy()
+            try:
+                reason = await self._copy()
+            except Exception as error:  # the slave must not stop to copy for ever
+                reason = repr(error)
+                if reason != self._last_reason:
+                    log.exception("replication.broken master=%s", self.master_address)
             self._writer.drop_received()
             has_copied = self._writer.appended_position > before
             pause_s = _PAUSE_FIRST_S if has_copied else min(2 * pause_s, _PAUSE_MAX_S)
