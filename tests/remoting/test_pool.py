@@ -139,6 +139,37 @@ def test_a_peer_silent_for_a_whole_request_loses_its_connection() -> None:
     in_world(test)
 
 
+def test_a_short_timeout_alone_does_not_end_the_connection_of_others() -> None:
+    async def test(world: World) -> None:
+        await world.ask()
+        world.network.stall(world.where)
+        patient = asyncio.ensure_future(world.ask(timeout_s=3))
+        with pytest.raises(RequestTimeoutError):
+            await world.ask(timeout_s=0.1)
+        assert world.connected[0][1].is_open
+
+        world.network.heal(world.where)
+        await patient
+        assert len(world.connected) == 1
+
+    in_world(test)
+
+
+def test_a_peer_silent_during_several_short_requests_loses_its_connection() -> None:
+    async def test(world: World) -> None:
+        await world.ask()
+        world.network.stall(world.where)
+        for _ in range(4):
+            assert world.connected[0][1].is_open
+            with pytest.raises(RequestTimeoutError):
+                await world.ask(timeout_s=0.25)
+        assert not world.connected[0][1].is_open
+        assert asyncio.get_running_loop().time() < 2
+        world.network.heal(world.where)
+
+    in_world(test)
+
+
 def test_a_peer_that_answers_others_keeps_its_connection() -> None:
     async def test(world: World) -> None:
         slow = asyncio.ensure_future(world.ask(HOLD))

@@ -42,6 +42,10 @@ PASS_S: Final = 0.02
 """Seconds after which a server's pass yields to other connections: the remaining frames of the
 read are handled in later loop iterations. A single frame is never split."""
 
+SILENCE_S: Final = 1.0
+"""Silence of the peer, while a request waits, after which a client gives up the connection. The
+timeout of a request may be shorter: others on the connection are not lost with it."""
+
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
@@ -68,12 +72,12 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (  # smaller and faster: the hot paths read many of them
-        "__weakref__", "_abort_timer", "_close_reason", "_dispatch", "_frames",
-        "_header_bytes_max", "_is_accepted", "_is_flush_due", "_is_lost", "_is_yielding",
-        "_last_active_s", "_loop", "_on_connected", "_output", "_partial_since_s", "_timer",
-        "_transport", "_unread", "_warnings", "_write_bytes", "before_next", "fast_path",
-        "forwarded_for", "last_received_s", "limits", "local_address", "on_closed", "on_resumed",
-        "pending", "remote_address", "unanswered", "unread_bytes",
+        "__weakref__", "_abort_timer", "_close_reason", "_dispatch", "_frames", "_header_bytes_max",
+        "_is_accepted", "_is_flush_due", "_is_lost", "_is_yielding", "_last_active_s", "_loop",
+        "_on_connected", "_output", "_partial_since_s", "_silent_since_s", "_timer", "_transport",
+        "_unread", "_warnings", "_write_bytes", "before_next", "fast_path", "forwarded_for",
+        "last_received_s", "limits", "local_address", "on_closed", "on_resumed", "pending",
+        "remote_address", "unanswered", "unread_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameBuffer(partials)
         self._partial_since_s: float | None = None
         self._last_active_s = self.last_received_s = self._loop.time()
+        self._silent_since_s = -1.0
         self._output = Output()
         self._unread = unread
         self.unread_bytes = 0
@@ -263,6 +268,18 @@ class Connection(asyncio.BufferedProtocol):
         self._begin_closing(reason)
         if self._transport is not None:
             self._transport.abort()
+
+    def abort_if_silent(self, since_s: float) -> None:
+        """Abort if requests have waited for `SILENCE_S` while nothing at all was received.
+
+        Called when a request has timed out; `since_s`: when it was sent, by the loop's clock.
+        """
+        if self.last_received_s > since_s:
+            return
+        if self._silent_since_s < self.last_received_s:
+            self._silent_since_s = since_s
+        if self._loop.time() - self._silent_since_s >= SILENCE_S:
+            self.abort("silent since a request was sent")
 
     def drop(self, reason: str) -> None:
         """Abort because of the peer's behaviour, and log the reason."""

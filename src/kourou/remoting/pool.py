@@ -130,8 +130,8 @@ class ConnectionPool:
 
         A server that is shutting down may answer GO_AWAY without serving the request. The request
         is then sent once more, on a new connection, unless `is_retry` says that this call
-        already is the second attempt. If the peer sends nothing at all for `timeout_s`, its
-        connection is aborted, and the next request opens a new one.
+        already is the second attempt. If the peer sends nothing at all meanwhile,
+        and for `SILENCE_S`, its connection is aborted, and the next request opens a new one.
 
         Raises:
             ConnectFailedError: no connection within `timeout_s` or `connect_timeout_ms`; not sent.
@@ -268,14 +268,8 @@ class ConnectionPool:
         try:
             return await connection.request(command, timeout_s)
         except RequestTimeoutError:
-            abort_if_silent(connection, sent_at_s)
+            connection.abort_if_silent(sent_at_s)
             raise
-
-
-def abort_if_silent(connection: Connection, since_s: float) -> None:
-    """Abort the connection if nothing at all was received from the peer since `since_s`."""
-    if connection.last_received_s <= since_s:
-        connection.abort("silent since a request was sent")
 
 
 def _make_binary(command: RemotingCommand) -> None:

@@ -33,7 +33,6 @@ from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.remoting.connection import Connection
 from kourou.remoting.pending import PendingRequest
-from kourou.remoting.pool import abort_if_silent
 
 _PROPERTIES_PLAIN_MAX: Final = SENT_PROPERTIES_SIZE_MAX // 4
 """Number of characters of properties that always fit, since a character has at most 4 bytes."""
@@ -137,7 +136,7 @@ class FirstTry(PendingRequest[SendReceipt]):
         if self.done():
             return  # cancelled by the failure callback of another try on the connection
         if isinstance(error, RequestTimeoutError) and self.connection is not None:
-            abort_if_silent(self.connection, self.began_s)
+            self.connection.abort_if_silent(self.began_s)
         self.fall_back(error)
 
     def fall_back(self, error: BaseException | None) -> None:
