@@ -127,6 +127,18 @@ def test_change_during_a_kill_makes_another_delivery_unavoidable() -> None:
     assert (len(earlier.again), earlier.unavoidable) == (1, 0)
 
 
+def test_change_of_a_silent_broker_makes_another_delivery_unavoidable() -> None:
+    again = popped(1, 2_600, retry=3, reconsume_times=1)
+
+    slow: list[PopEvent] = [Begun(0, False, 0), Answered(0, 1_000, 3_000)]
+    findings = judged(popped(0, 0), *slow, *ack(0, 1_010), again)
+    assert (findings.again, findings.early, findings.unavoidable) == ([], [], 1)
+
+    fast: list[PopEvent] = [Begun(0, False, 1), Answered(0, 1_000, 3_000)]
+    findings = judged(popped(0, 0), *fast, *ack(0, 1_010), again)
+    assert len(findings.again) == 1
+
+
 def test_message_is_done_when_a_member_begins_to_acknowledge_it() -> None:
     ledger = PopLedger()
 

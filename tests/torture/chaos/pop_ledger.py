@@ -7,9 +7,10 @@ then its copies by their offsets.
 An acknowledgement is in time if its answer arrived, by the broker's clock, before the message
 became visible again. After one in time, no copy may be delivered. There is one exception, which a
 crash makes unavoidable: while the invisible time of the message was being changed, the broker or
-the member was killed. The broker may have stored the new checkpoint, and the member does not have
-its receipt handle: it acknowledges the old one, or that of a repeated change, which the broker
-answers without effect as Java does. Then the new checkpoint brings the message back once more.
+the member was killed, or the broker was silent for so long that the client gave up the connection.
+The broker may have stored the new checkpoint, and the member does not have its receipt handle: it
+acknowledges the old one, or that of a repeated change, which the broker answers without effect as
+Java does. Then the new checkpoint brings the message back once more.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kourou.protocol.popping.topic_names import NOT_RETRY
+from kourou.remoting.connection import SILENCE_S
 
 
 class Popped(msgspec.Struct, frozen=True, array_like=True, tag="popped"):
@@ -136,6 +138,7 @@ class Delivery:
             if step.begun.is_ack:
                 is_acked = True
                 continue
+            is_unclear |= answered.at_ms - step.begun.at_ms >= SILENCE_S * 1_000
             is_unclear |= history.was_killed(step.begun.at_ms, answered.at_ms)
             if not is_late:
                 visible_at_ms = answered.visible_at_ms
@@ -149,7 +152,8 @@ class DeliveryEnd(NamedTuple):
         visible_at_ms: end of its invisible time, by the broker's clock.
         is_acked: an acknowledgement was answered with success.
         is_late: the broker answered a request when the message was visible again.
-        is_unclear: the broker or the member was killed during a change of the invisible time.
+        is_unclear: a change of the invisible time may have been made without its answer: the broker
+            or the member was killed during it, or the broker was silent.
     """
 
     visible_at_ms: int
