@@ -578,5 +578,9 @@ class ReplicationRefusedError(KourouError):
     """A master and a slave cannot replicate, because their logs do not match."""
 
 
+class EpochError(KourouError):
+    """Epochs of a log do not increase, or are out of range."""
+
+
 class InternalError(KourouError):
     """A bug in Kourou; please report it with the error text and the traceback."""

@@ -34,6 +34,7 @@ from kourou.errors import (
 )
 from kourou.filter.sql92 import SqlFilter
 from kourou.filter.tags import matches_code, parse_tags
+from kourou.model.epochs import EpochEntry, EpochList
 from kourou.model.msgid import decode_offset_msg_id, decode_unique_id
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.recall_handle import decode_recall_handle
@@ -41,6 +42,15 @@ from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.kv_config import parse_kv_config
 from kourou.protocol.command import RemotingCommand, SerializeType
 from kourou.protocol.compression import decompress
+from kourou.protocol.epoch_replication import (
+    MasterFrameDecoder,
+    SlaveFrameDecoder,
+    SlaveHandshake,
+    encode_master_handshake,
+    encode_slave_handshake,
+)
+from kourou.protocol.epoch_replication import encode_report as encode_epoch_report
+from kourou.protocol.epoch_replication import encode_transfer_head as encode_epoch_head
 from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.fields import decode_fields, encode_fields
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
@@ -128,6 +138,13 @@ def _framing() -> Iterator[Target]:
     transfer = encode_transfer_head(1 << 30, 200) + bytes(range(200))
     transfers = (transfer + encode_transfer_head((1 << 30) + 200, 0), transfer * 3)
     yield Target("replication.transfers", _transfers, transfers)
+    handshake = encode_slave_handshake(SlaveHandshake(2, from_last_file=True))
+    slave_frames = (handshake + encode_epoch_report(1 << 40), encode_epoch_report(300) * 2)
+    yield Target("replication.slave_frames", _slave_frames, slave_frames)
+    epochs = EpochList([EpochEntry(1, 0), EpochEntry(3, 1 << 20)])
+    transfer = encode_epoch_head(1 << 30, EpochEntry(3, 1 << 20), 1 << 29, 200) + bytes(200)
+    master_frames = (encode_master_handshake(1 << 30, epochs) + transfer, transfer * 3)
+    yield Target("replication.master_frames", _master_frames, master_frames)
 
 
 def _reports(data: bytes) -> None:
@@ -143,6 +160,19 @@ def _transfers(data: bytes) -> None:
     assert [transfer for byte in data for transfer in split.feed(bytes([byte]))] == whole
     frames = [encode_transfer_head(position, len(sent)) + sent for position, sent in whole]
     assert data.startswith(b"".join(frames))
+
+
+def _slave_frames(data: bytes) -> None:
+    whole = SlaveFrameDecoder().feed(data)
+    split = SlaveFrameDecoder()
+    assert [frame for byte in data for frame in split.feed(bytes([byte]))] == whole
+
+
+def _master_frames(data: bytes) -> None:
+    whole = MasterFrameDecoder().feed(data)
+    split = MasterFrameDecoder()
+    found = [frame for byte in data for frame in split.feed(bytes([byte]))]
+    assert [str(frame) for frame in found] == [str(frame) for frame in whole]
 
 
 def _frame(data: bytes) -> None:
