@@ -15,19 +15,21 @@ from kourou.protocol.brokers import (
     encode_consume_queue,
     encode_timer_check_point,
 )
-from kourou.protocol.data_version import DataVersion
-from kourou.protocol.json_records import decode_record, encode_record
-from kourou.protocol.popping.headers import BatchAck, BatchAckMessages, encode_batch_acks
-from kourou.protocol.unserved.replicas import (
+from kourou.protocol.controller.headers import (
     BrokerReplicasInfo,
     EpochEntry,
     EpochEntryCache,
     ReplicaIdentity,
     ReplicasInfo,
     SyncStateSet,
+    applicant_address,
     decode_broker_names,
     encode_broker_names,
+    register_check_code,
 )
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.json_records import decode_record, encode_record
+from kourou.protocol.popping.headers import BatchAck, BatchAckMessages, encode_batch_acks
 
 
 def test_consume_queue_entries_are_encoded_with_the_filter() -> None:
@@ -76,6 +78,14 @@ def test_broker_names_are_an_array() -> None:
     assert decode_broker_names(encode_broker_names(["a", "b"])) == ["a", "b"]
     with pytest.raises(MalformedBodyError):
         decode_broker_names(b'["a",7]')
+
+
+def test_register_check_code_contains_the_address_of_the_applicant() -> None:
+    code = register_check_code("10.0.0.1:10911", 1764351000000)
+
+    assert code == "10.0.0.1:10911;1764351000000"
+    assert applicant_address(code) == "10.0.0.1:10911"
+    assert applicant_address("") == ""
 
 
 def test_batch_ack_is_decoded_with_short_and_long_names() -> None:

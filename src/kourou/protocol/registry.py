@@ -28,6 +28,7 @@ from kourou.protocol import (
     topic_table,
     topics,
 )
+from kourou.protocol.controller import headers as controller
 from kourou.protocol.popping import headers as popping
 from kourou.protocol.request_spec import RequestSpec
 
@@ -48,6 +49,7 @@ _SPECS: Final = (
     *brokers.SPECS,
     *routes.SPECS,
     *kv_config.SPECS,
+    *controller.SPECS,
 )
 
 REQUESTS: Final[dict[int, RequestSpec]] = {spec.code: spec for spec in _SPECS}

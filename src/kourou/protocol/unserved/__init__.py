@@ -11,7 +11,7 @@ from typing import Final
 from kourou.protocol import registry
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.request_spec import RequestSpec
-from kourou.protocol.unserved import auth, brokers, lite, replicas
+from kourou.protocol.unserved import auth, brokers, lite
 
 UNUSED: Final = frozenset(
     {
@@ -43,7 +43,6 @@ header nor body."""
 _SPECS: Final = (
     *lite.SPECS,
     *auth.SPECS,
-    *replicas.SPECS,
     *brokers.SPECS,
     *(RequestSpec(code) for code in sorted(UNUSED)),
 )

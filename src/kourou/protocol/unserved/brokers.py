@@ -1,4 +1,4 @@
-"""Static topics, RocksDB, cold reads, broker containers: requests to brokers with these features.
+"""Acting masters, static topics, RocksDB, cold reads, broker containers: requests to brokers.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header;
 TopicQueueMappingInfo.java, TopicQueueMappingDetail.java, LogicQueueMappingItem.java,
@@ -15,6 +15,35 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.fields import Long
 from kourou.protocol.request_spec import PROPERTIES_CODEC, TEXT_CODEC, RequestSpec, record_codec
 from kourou.protocol.topics import CreateTopicRequestHeader
+
+
+@dataclass(slots=True)
+class ExchangeHAInfoRequestHeader:
+    """EXCHANGE_BROKER_HA_INFO (906): a replica sends or queries the master's addresses.
+
+    Attributes:
+        master_ha_address: None to query.
+    """
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None
+
+
+@dataclass(slots=True)
+class ExchangeHAInfoResponseHeader:
+    """The addresses of the responding broker; empty unless it is the master and was queried."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None
+
+
+@dataclass(slots=True)
+class ResetMasterFlushOffsetHeader:
+    """RESET_MASTER_FLUSH_OFFSET (908): the physical offset up to which the master is durable."""
+
+    master_flush_offset: Long
 
 
 @dataclass(slots=True)
@@ -157,6 +186,12 @@ class ColdDataFlowCtrInfo:
 
 
 SPECS: Final = (
+    RequestSpec(
+        RequestCode.EXCHANGE_BROKER_HA_INFO,
+        ExchangeHAInfoRequestHeader,
+        ExchangeHAInfoResponseHeader,
+    ),
+    RequestSpec(RequestCode.RESET_MASTER_FLUSH_OFFSET, ResetMasterFlushOffsetHeader),
     RequestSpec(
         RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
         CreateTopicRequestHeader,

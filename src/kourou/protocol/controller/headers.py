@@ -1,10 +1,13 @@
-"""Replication and controllers, which elect masters: codes 906, 908, 1001 to 1013.
+"""Headers and bodies of requests about replicas: codes 1001 to 1013.
 
-`invoke_time` is the time of the request in epoch milliseconds.
+Brokers and tools send them to a controller, except 1007 (tool to broker) and 1008 (controller to
+broker). The heartbeat that brokers send to controllers as well as to name servers (904) is in
+`kourou.protocol.topic_table`. `invoke_time` is the time of the request in epoch milliseconds.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header and
 org.apache.rocketmq.remoting.protocol.header.controller; SyncStateSet.java,
-ElectMasterResponseBody.java, BrokerReplicasInfo.java, EpochEntryCache.java.
+ElectMasterResponseBody.java, BrokerReplicasInfo.java, EpochEntryCache.java, EpochEntry.java,
+TempBrokerMetadata.java.
 """
 
 from __future__ import annotations
@@ -19,35 +22,6 @@ from kourou.protocol.fields import Int, Long
 from kourou.protocol.json_values import as_list, as_text
 from kourou.protocol.request_spec import PROPERTIES_CODEC, BodyCodec, RequestSpec, record_codec
 from kourou.protocol.routes import BrokerMemberGroup
-
-
-@dataclass(slots=True)
-class ExchangeHAInfoRequestHeader:
-    """EXCHANGE_BROKER_HA_INFO (906): a replica sends or queries the master's addresses.
-
-    Attributes:
-        master_ha_address: None to query.
-    """
-
-    master_ha_address: str | None = None
-    master_flush_offset: Long | None = None
-    master_address: str | None = None
-
-
-@dataclass(slots=True)
-class ExchangeHAInfoResponseHeader:
-    """The addresses of the responding broker; empty unless it is the master and was queried."""
-
-    master_ha_address: str | None = None
-    master_flush_offset: Long | None = None
-    master_address: str | None = None
-
-
-@dataclass(slots=True)
-class ResetMasterFlushOffsetHeader:
-    """RESET_MASTER_FLUSH_OFFSET (908): the physical offset up to which the master is durable."""
-
-    master_flush_offset: Long
 
 
 @dataclass(slots=True)
@@ -296,13 +270,25 @@ def decode_broker_names(body: bytes) -> list[str]:
 
 _SYNC_STATE: Final = record_codec(SyncStateSet)
 
+
+def register_check_code(address: str, time_ms: int) -> str:
+    """Return the text with which a replica applies for an id (1013).
+
+    The replica keeps it until it has the id: a repeated application with the same text succeeds.
+
+    Args:
+        address: where the replica serves clients.
+        time_ms: time of the first application in epoch milliseconds.
+    """
+    return f"{address};{time_ms}"
+
+
+def applicant_address(check_code: str) -> str:
+    """Return the address in a register check code."""
+    return check_code.partition(";")[0]
+
+
 SPECS: Final = (
-    RequestSpec(
-        RequestCode.EXCHANGE_BROKER_HA_INFO,
-        ExchangeHAInfoRequestHeader,
-        ExchangeHAInfoResponseHeader,
-    ),
-    RequestSpec(RequestCode.RESET_MASTER_FLUSH_OFFSET, ResetMasterFlushOffsetHeader),
     RequestSpec(RequestCode.GET_BROKER_EPOCH_CACHE, response_body=record_codec(EpochEntryCache)),
     RequestSpec(
         RequestCode.NOTIFY_BROKER_ROLE_CHANGED,

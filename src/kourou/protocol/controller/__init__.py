@@ -1,0 +1,1 @@
+"""Requests between brokers, controllers and tools: replicas, their sets in sync, and elections."""
