@@ -47,7 +47,7 @@ demo-fast: $(READY) ## run the demo with 20,000 flights
 	$(BIN)/python examples/flights/demo.py --fast
 
 test: $(READY) ## run the tests that need only this tree, without the long ones of Spark (PYTHON=python3.13, TESTS="tests/client")
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(TESTS)
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-spark: $(READY) ## run all tests of Spark and the pipelines, also those of whole commands, clusters and lakehouses (20 minutes)
 	$(BIN)/pytest -q -n auto --maxprocesses 2 --dist loadfile $(or $(TESTS),$(SPARK_TESTS))

@@ -1,4 +1,4 @@
-"""Settings of all tests: no deadline for properties, Ctrl-C enabled, logging restored."""
+"""Settings of all tests: long files first, no deadline for properties, logging restored."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ settings.load_profile(os.environ.get("KOUROU_TEST_PROFILE", "kourou"))
 # A shell starts background jobs with SIGINT ignored, and the tested commands would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONG = ("tests/torture/", "tests/crash/", "tests/spark/", "tests/pipelines/", "tests/test_words.py")
+"""Files that begin first: one that begins last would run alone. `make test` keeps this order."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture(autouse=True)
