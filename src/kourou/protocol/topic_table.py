@@ -177,6 +177,22 @@ class BrokerHeartbeatRequestHeader:
     election_priority: Int | None = None
 
 
+@dataclass(slots=True)
+class BrokerHeartbeatResponseHeader:
+    """The broker's master as a leading controller of Kourou knows it; other servers omit it.
+
+    A master whose id or epoch differs was deposed: the response does not confirm it.
+
+    Attributes:
+        master_broker_id: None if the broker has no master at the moment.
+    """
+
+    master_broker_id: Long | None = None
+    master_address: str | None = None
+    master_epoch: Int | None = None
+    sync_state_set_epoch: Int | None = None
+
+
 class _Version(msgspec.Struct, rename="camel"):
     counter: _Long
     state_version: _Long
@@ -472,7 +488,9 @@ SPECS: Final = (
         body_bytes_max=FRAME_SIZE_MAX,  # contains all topics of a broker
     ),
     RequestSpec(RequestCode.UNREGISTER_BROKER, UnregisterBrokerRequestHeader),
-    RequestSpec(RequestCode.BROKER_HEARTBEAT, BrokerHeartbeatRequestHeader),
+    RequestSpec(
+        RequestCode.BROKER_HEARTBEAT, BrokerHeartbeatRequestHeader, BrokerHeartbeatResponseHeader
+    ),
     RequestSpec(
         RequestCode.QUERY_DATA_VERSION,
         QueryDataVersionRequestHeader,
