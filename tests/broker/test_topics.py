@@ -306,3 +306,16 @@ def test_changes_and_deletions_are_saved_in_one_complete_text() -> None:
     asyncio.run(reopened.persist())
     text = unseal(disk.read(FILE_NAME, 0, disk.size(FILE_NAME))).data
     assert text == encode_topic_config_table(reopened.table(), pretty=True)
+
+
+def test_a_new_role_counts_as_a_change_of_all_topics() -> None:
+    topics = topics_on(SimDisk())
+    change, counter = topics.change_number, topics.data_version.counter
+
+    topics.begin_role(3)
+    assert topics.changed_since(change) is None
+    assert (topics.data_version.state_version, topics.data_version.counter) == (3, counter + 1)
+
+    topics.begin_role(3)
+    topics.begin_role(2)
+    assert (topics.data_version.state_version, topics.data_version.counter) == (3, counter + 1)

@@ -22,6 +22,7 @@ from typing import Final
 from kourou.broker.administration.admin_handlers import AdminHandlers
 from kourou.broker.administration.admin_topics import TopicAdminHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
+from kourou.broker.administration.replica_handlers import ReplicaHandlers
 from kourou.broker.administration.stats_handlers import StatsHandlers
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.consuming.assignment_handlers import AssignmentHandlers
@@ -61,6 +62,7 @@ class Handlers:
     replies: ReplyHandler
     send_backs: SendBackHandler
     stats: StatsHandlers
+    replicas: ReplicaHandlers
     configs: ConfigHandlers
     pulls: PullHandler
     clients: ClientHandlers
@@ -116,6 +118,11 @@ class Handlers:
                 RequestCode.GET_BROKER_RUNTIME_INFO: self.stats.on_get_broker_runtime_info,
                 RequestCode.VIEW_BROKER_STATS_DATA: self.stats.on_view_broker_stats_data,
                 RequestCode.GET_BROKER_HA_STATUS: self.stats.on_get_broker_ha_status,
+                RequestCode.EXCHANGE_BROKER_HA_INFO: self.replicas.on_exchange_broker_ha_info,
+                RequestCode.GET_BROKER_EPOCH_CACHE: self.replicas.on_get_broker_epoch_cache,
+                RequestCode.NOTIFY_BROKER_ROLE_CHANGED: (
+                    self.replicas.on_notify_broker_role_changed
+                ),
                 RequestCode.UPDATE_AND_CREATE_TOPIC: topics.on_update_and_create_topic,
                 RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.on_update_and_create_topic_list,
                 RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.on_get_system_topic_list,

@@ -160,6 +160,15 @@ class Topics:
         self._version = self._version.next(self._clock.now_ms())
         self._saver.changed()
 
+    def begin_role(self, master_epoch: int) -> None:
+        """Count a change of all topics in a new role, decided in this epoch of the master.
+
+        Name servers prefer the registration with the newest epoch.
+        """
+        if master_epoch > self._version.state_version:
+            self._version = replace(self._version, state_version=master_epoch)
+            self.new_version()
+
     def mark_ordered(self, names: Iterable[str]) -> None:
         """Mark the topics of a name server's order configuration as ordered; never unmark one.
 

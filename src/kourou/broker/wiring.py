@@ -5,6 +5,7 @@ from __future__ import annotations
 from kourou.broker.administration.admin_handlers import build_admin_handlers
 from kourou.broker.administration.admin_topics import TopicAdminHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
+from kourou.broker.administration.replica_handlers import ReplicaHandlers, ReplicaState
 from kourou.broker.administration.stats_handlers import StatsHandlers
 from kourou.broker.administration.topic_deletion import TopicDeletion
 from kourou.broker.administration.unused_groups import UnusedGroups
@@ -64,6 +65,7 @@ def build_handlers(components: Components) -> Handlers:
         stats=StatsHandlers(
             context, components.delay, timers, components.popping, components.ha_status
         ),
+        replicas=ReplicaHandlers(context, _replica_state(components)),
         configs=ConfigHandlers(context.live_config, context.disk.root, context.clock),
         pulls=components.pulls,
         clients=ClientHandlers(context, components.subscriptions),
@@ -111,6 +113,11 @@ def build_fast_paths(components: Components) -> dict[int, FastPath]:
         RequestCode.END_TRANSACTION: transactions.fast_end,
         RequestCode.POP_MESSAGE: components.popping.fast_pops,  # and acks, by the same digits
     }
+
+
+def _replica_state(components: Components) -> ReplicaState:
+    master = components.master
+    return ReplicaState(ha_port=lambda: None if master is None else master.port)
 
 
 def _build_assignments(components: Components) -> AssignmentHandlers:

@@ -197,7 +197,34 @@ class HARuntimeInfo:
     ha_client_runtime_info: HAClientRuntimeInfo = HAClientRuntimeInfo()
 
 
+@dataclass(slots=True)
+class ExchangeHAInfoRequestHeader:
+    """EXCHANGE_BROKER_HA_INFO (906): a replica sends or queries the master's addresses.
+
+    Attributes:
+        master_ha_address: None to query.
+    """
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None
+
+
+@dataclass(slots=True)
+class ExchangeHAInfoResponseHeader:
+    """The addresses of the responding broker; empty unless it is the master and was queried."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None
+
+
 SPECS: Final = (
+    RequestSpec(
+        RequestCode.EXCHANGE_BROKER_HA_INFO,
+        ExchangeHAInfoRequestHeader,
+        ExchangeHAInfoResponseHeader,
+    ),
     RequestSpec(RequestCode.UPDATE_BROKER_CONFIG, request_body=PROPERTIES_CODEC),
     RequestSpec(
         RequestCode.GET_BROKER_CONFIG,

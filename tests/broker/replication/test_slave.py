@@ -19,9 +19,14 @@ from kourou.broker.server import Broker
 from kourou.errors import ConfigError
 from kourou.model.message import Message
 from kourou.model.topic import TopicConfig
-from kourou.protocol.brokers import HARuntimeInfo
+from kourou.protocol.brokers import (
+    ExchangeHAInfoRequestHeader,
+    ExchangeHAInfoResponseHeader,
+    HARuntimeInfo,
+)
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.controller.headers import NotifyBrokerRoleChangedRequestHeader
 from kourou.protocol.json_records import decode_record
 from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.protocol.replication import encode_transfer_head
@@ -278,6 +283,40 @@ def test_the_status_of_both_sides_has_their_positions() -> None:
         now_ms = cluster.runtime.clock.now_ms()
         assert now_ms - 6000 < client.last_read_timestamp <= now_ms
         assert now_ms - 6000 < client.last_write_timestamp <= now_ms
+
+    run(test)
+
+
+def test_a_master_tells_where_its_log_is_copied() -> None:
+    async def test(cluster: Cluster) -> None:
+        await send(cluster, 3)
+        query = request(RequestCode.EXCHANGE_BROKER_HA_INFO, ExchangeHAInfoRequestHeader())
+        found = (await ask(cluster, query, MASTER)).header(ExchangeHAInfoResponseHeader)
+        assert (found.master_address, found.master_ha_address) == (
+            "127.0.0.1:10911",
+            "127.0.0.1:10912",
+        )
+        assert found.master_flush_offset == end_of(cluster, MASTER)
+
+        asked = await ask(cluster, query, SLAVE)
+        assert asked.header(ExchangeHAInfoResponseHeader) == ExchangeHAInfoResponseHeader()
+
+        other = ExchangeHAInfoRequestHeader("127.0.0.1:1", 0, "127.0.0.1:1")
+        await ask(cluster, request(RequestCode.EXCHANGE_BROKER_HA_INFO, other), SLAVE)
+        assert slave_state(cluster.broker(SLAVE)).master_address == "127.0.0.1:10912"
+
+    run(test)
+
+
+def test_a_broker_outside_of_controller_mode_has_no_epochs_and_ignores_its_notices() -> None:
+    async def test(cluster: Cluster) -> None:
+        answer = await ask(cluster, RemotingCommand(RequestCode.GET_BROKER_EPOCH_CACHE), MASTER)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "not in controller mode" in (answer.remark or "")
+        notice = request(
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED, NotifyBrokerRoleChangedRequestHeader()
+        )
+        assert (await ask(cluster, notice, MASTER)).code == ResponseCode.SUCCESS
 
     run(test)
 

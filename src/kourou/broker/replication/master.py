@@ -78,6 +78,11 @@ class ReplicationMaster:
         return self._listener.address
 
     @property
+    def port(self) -> int | None:
+        """The port for slaves; None while it is not open."""
+        return None if self._listener is None else self._listener.address[1]
+
+    @property
     def slaves(self) -> list[MasterConnection]:
         """The connections that have reported a position, oldest first."""
         return [slave for slave in self._connections if slave.progress.sent != UNKNOWN]

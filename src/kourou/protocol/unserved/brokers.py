@@ -18,28 +18,6 @@ from kourou.protocol.topics import CreateTopicRequestHeader
 
 
 @dataclass(slots=True)
-class ExchangeHAInfoRequestHeader:
-    """EXCHANGE_BROKER_HA_INFO (906): a replica sends or queries the master's addresses.
-
-    Attributes:
-        master_ha_address: None to query.
-    """
-
-    master_ha_address: str | None = None
-    master_flush_offset: Long | None = None
-    master_address: str | None = None
-
-
-@dataclass(slots=True)
-class ExchangeHAInfoResponseHeader:
-    """The addresses of the responding broker; empty unless it is the master and was queried."""
-
-    master_ha_address: str | None = None
-    master_flush_offset: Long | None = None
-    master_address: str | None = None
-
-
-@dataclass(slots=True)
 class ResetMasterFlushOffsetHeader:
     """RESET_MASTER_FLUSH_OFFSET (908): the physical offset up to which the master is durable."""
 
@@ -186,11 +164,6 @@ class ColdDataFlowCtrInfo:
 
 
 SPECS: Final = (
-    RequestSpec(
-        RequestCode.EXCHANGE_BROKER_HA_INFO,
-        ExchangeHAInfoRequestHeader,
-        ExchangeHAInfoResponseHeader,
-    ),
     RequestSpec(RequestCode.RESET_MASTER_FLUSH_OFFSET, ResetMasterFlushOffsetHeader),
     RequestSpec(
         RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,

@@ -1,0 +1,90 @@
+"""Handlers of requests on the replicas of this broker.
+
+    906   EXCHANGE_BROKER_HA_INFO       of a master: where slaves copy its log. The form that names
+                                        another master has no effect: it serves acting masters
+    1007  GET_BROKER_EPOCH_CACHE        the epochs of the log; 1 outside of controller mode
+    1008  NOTIFY_BROKER_ROLE_CHANGED    asks the controller at once who is master
+
+Source: AdminBrokerProcessor.exchangeBrokerHaInfo, getBrokerEpochCache, notifyBrokerRoleChanged,
+apache/rocketmq 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kourou.broker.advertised import advertised_address
+from kourou.broker.context import BrokerContext
+from kourou.errors import RemoteSystemError
+from kourou.model.epochs import POSITION_MAX, EpochList
+from kourou.protocol.brokers import ExchangeHAInfoRequestHeader, ExchangeHAInfoResponseHeader
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.controller.headers import EpochEntry, EpochEntryCache
+from kourou.protocol.json_records import encode_record
+from kourou.remoting.connection import Request
+from kourou.remoting.network import format_address, parse_address
+
+
+class ReplicaState(NamedTuple):
+    """What the requests read and change.
+
+    Attributes:
+        ha_port: returns the port at which slaves copy the log; None if there is none.
+        epochs: of a broker in controller mode: returns the epochs of its log, and its id.
+        ask_role: of a broker in controller mode: asks the controller soon who is master.
+    """
+
+    ha_port: Callable[[], int | None]
+    epochs: Callable[[], tuple[EpochList, int]] | None = None
+    ask_role: Callable[[], None] | None = None
+
+
+class ReplicaHandlers:
+    """Serves the requests."""
+
+    def __init__(self, context: BrokerContext, state: ReplicaState) -> None:
+        self._config = context.config
+        self._reader = context.store.reader
+        self._state = state
+
+    def on_exchange_broker_ha_info(self, request: Request) -> RemotingCommand:
+        """Serve 906."""
+        asked = request.command.header(ExchangeHAInfoRequestHeader)
+        port = self._state.ha_port()
+        if asked.master_ha_address or port is None:
+            return response(request.command)
+        address = advertised_address(self._config, request.connection.local_address)
+        header = ExchangeHAInfoResponseHeader(
+            master_ha_address=format_address((parse_address(address)[0], port)),
+            master_flush_offset=self._reader.synced_position,
+            master_address=address,
+        )
+        return response(request.command, header=header)
+
+    def on_get_broker_epoch_cache(self, request: Request) -> RemotingCommand:
+        """Serve 1007."""
+        if self._state.epochs is None:
+            text = "the broker is not in controller mode (enableControllerMode): it has no epochs"
+            raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, text)
+        epochs, broker_id = self._state.epochs()
+        entries = list(epochs)
+        ends = [entry.start for entry in entries[1:]] + [POSITION_MAX]
+        cache = EpochEntryCache(
+            self._config.cluster_name,
+            self._config.broker_name,
+            broker_id,
+            tuple(
+                EpochEntry(entry.epoch, entry.start, end)
+                for entry, end in zip(entries, ends, strict=bool(entries))
+            ),
+            self._reader.written_position,
+        )
+        return response(request.command, body=encode_record(cache))
+
+    def on_notify_broker_role_changed(self, request: Request) -> RemotingCommand:
+        """Serve 1008: the controller is asked, since anyone may send this request."""
+        if self._state.ask_role is not None:
+            self._state.ask_role()
+        return response(request.command)
