@@ -70,6 +70,37 @@ def test_settled_checkpoint_is_not_committed_before_an_earlier_one() -> None:
     assert window.committable_offset == 2
 
 
+def test_settled_checkpoint_is_not_divided_from_acks_before_it() -> None:
+    """After a restart behind its first ack, it would be read again without that."""
+    window = opened()
+    other = KEY._replace(start_offset=200)
+    window.read_ack(0, KEY, (101,), REVIVE_MS, is_direct=True)
+    window.read_checkpoint(1, checkpoint(200, key=other), CHECKPOINT_MS)
+    window.read_ack(2, KEY, (100,), REVIVE_MS, is_direct=True)
+    window.read_checkpoint(3, checkpoint(), CHECKPOINT_MS)
+    later, found = sorted(due(window), key=lambda held: held.revive_offset)
+    window.settle(found)
+    assert window.committable_offset == -1
+
+    window.settle(later)
+    assert window.committable_offset == 3
+
+
+def test_checkpoints_with_acks_before_them_are_committed_one_after_the_other() -> None:
+    window = opened()
+    keys = [KEY._replace(start_offset=offset) for offset in (100, 200)]
+    window.read_ack(0, keys[0], (100,), REVIVE_MS, is_direct=True)
+    window.read_ack(1, keys[1], (200,), REVIVE_MS, is_direct=True)
+    window.read_checkpoint(2, checkpoint(100, 101, key=keys[0]), CHECKPOINT_MS)
+    window.read_checkpoint(3, checkpoint(200, 201, key=keys[1]), CHECKPOINT_MS)
+    first, second = sorted(due(window), key=lambda held: held.revive_offset)
+    window.settle(first)
+    assert window.committable_offset == -1
+
+    window.settle(second)
+    assert window.committable_offset == 3
+
+
 def test_wholly_acknowledged_checkpoint_is_never_due() -> None:
     window = opened()
     window.read_checkpoint(0, checkpoint(), CHECKPOINT_MS)

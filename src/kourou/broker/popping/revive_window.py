@@ -6,7 +6,9 @@ revived. The committed offset is the last that need not be read again after a re
 
 - a checkpoint when it is settled: each of its messages is acknowledged, or revived, or in another
   checkpoint, and all that is stored;
-- an ack when its checkpoint is settled, or cannot come any more.
+- an ack when its checkpoint is settled, or cannot come any more. It passes a settled checkpoint and
+  the acks before that together: read again without them, the checkpoint would bring back what they
+  acknowledge.
 
 Order of records
 ----------------
@@ -107,6 +109,8 @@ class ReviveWindow:
         self._by_time: list[tuple[int, int, HeldCheckpoint]] = []
         self._early_by_time: list[tuple[int, int, CheckpointKey, _EarlyAck]] = []
         self._by_read: list[tuple[int, int, HeldCheckpoint | _EarlyAck]] = []
+        # Of settled checkpoints that came after acks of theirs: their offset, and the first ack's.
+        self._inseparable: list[tuple[int, int]] = []
         self.checkpoint_count = 0
         """Number of checkpoints that are not settled."""
         self.early_ack_count = 0
@@ -127,7 +131,18 @@ class ReviveWindow:
         heap = self._by_read
         while heap and heap[0][2].is_settled:
             heappop(heap)
-        return heap[0][0] - 1 if heap else self._last_read
+        offset = heap[0][0] - 1 if heap else self._last_read
+        if self._inseparable:
+            offset = self._before_inseparable(offset)
+        return offset
+
+    def _before_inseparable(self, offset: int) -> int:
+        """Return the highest offset up to this one that divides no checkpoint from its acks."""
+        for last, first in sorted(self._inseparable, reverse=True):
+            if first <= offset < last:
+                offset = first - 1
+        self._inseparable = [one for one in self._inseparable if one[0] > offset]
+        return offset
 
     @property
     def is_full(self) -> bool:
@@ -246,6 +261,8 @@ class ReviveWindow:
         if held.is_settled:
             return
         held.is_settled = True
+        if held.read_from < held.revive_offset:
+            self._inseparable.append((held.revive_offset, held.read_from))
         self.checkpoint_count -= 1
         key = held.checkpoint.key
         others = [one for one in self._held[key] if one is not held]
