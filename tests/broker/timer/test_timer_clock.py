@@ -12,12 +12,13 @@ import pytest
 from kourou.broker.timer.loaded_slots import TimerLevel
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.model import properties as names
+from kourou.model.topic import TIMER_TOPIC
 from kourou.store.timer.layouts import SLOTS
 from kourou.store.timer.slot_choice import ROLL_WINDOW_SLOTS_MAX
 from kourou.testing.clock import LoopClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
-from kourou.testing.simulated_broker import SimulatedBroker
+from kourou.testing.simulated_broker import SimulatedBroker, small_config
 from tests.broker.delays.delay_rig import bodies, messages, run
 from tests.broker.timer.timer_rig import send_at, timer_draft
 
@@ -234,3 +235,27 @@ def test_many_recalls_affect_only_the_messages_that_they_name() -> None:
         assert bodies(broker) == [b"%03d" % number for number in range(1, 200, 2)]
 
     run(test)
+
+
+@pytest.mark.parametrize("later_s", [20, 40], ids=["before its time", "after its time"])
+def test_kill_after_a_roll_delivers_the_message_once(later_s: int) -> None:
+    disk = SimDisk()
+    config = small_config(timer=TimerConfig(timer_roll_window_slot=12))
+
+    async def kill() -> None:
+        broker = SimulatedBroker(disk, config=config)
+        await broker.start_deliveries()
+        await send_at(broker, b"rolled", broker.clock.now_ms() + 25_000)
+        await asyncio.sleep(14)
+        assert broker.store.reader.max_offset(TIMER_TOPIC, 0) == 2
+        broker.abandon()
+
+    async def again() -> None:
+        broker = SimulatedBroker(disk, config=config, later_ms=later_s * 1_000)
+        await broker.start_deliveries()
+        await asyncio.sleep(30)
+        assert bodies(broker) == [b"rolled"]
+        broker.abandon()
+
+    run_virtual(kill())
+    run_virtual(again())

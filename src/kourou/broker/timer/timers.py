@@ -52,7 +52,7 @@ from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.errors import MalformedMessageError
-from kourou.model.topic import TOPIC_LENGTH_MAX
+from kourou.model.topic import TIMER_TOPIC, TOPIC_LENGTH_MAX
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.timer.delivered import DeliveryKey, delivery_key
@@ -62,6 +62,8 @@ from kourou.store.timer.timer_record import (
     RecallKey,
     TimerRecord,
     due_timer_draft,
+    is_time,
+    other_delivery_key,
     read_timer_record,
 )
 
@@ -333,7 +335,19 @@ class Timers:
         self._slots.drop_recalls(files.read_at_ms // PRECISION_MS)
         self.needless.drop_before(files.read_at_ms // PRECISION_MS)
         if self._delivered and files.read_at_ms > self._delivered_until_ms:
-            self._delivered.clear()
+            self._keep_rolled(files.read_at_ms)
+
+    def _keep_rolled(self, read_at_ms: int) -> None:
+        """Forget the deliveries from before a kill, except rolls of messages that are not due yet.
+
+        Such a message may wait in the wheel twice: as it was sent, and as it was rolled.
+        """
+        rolled = {
+            key: int(key[2]) for key in self._delivered if key[0] == TIMER_TOPIC and is_time(key[2])
+        }
+        left = {key: self._delivered[key] for key, at_ms in rolled.items() if at_ms >= read_at_ms}
+        self._delivered = Counter(left)
+        self._delivered_until_ms = max((rolled[key] + PRECISION_MS for key in left), default=0)
 
     # Delivery
 
@@ -396,6 +410,7 @@ class Timers:
         if (
             (is_final and self._slots.is_recalled(timer.key))
             or self._was_delivered(key)
+            or self._was_decided_otherwise(timer, is_roll=entry.is_roll)
             or (is_final and self.skips_due is not None and self.skips_due(timer))
         ):
             self.counts.dequeued(timer.counted_topic)
@@ -448,6 +463,12 @@ class Timers:
             return False
         self._delivered[key] -= 1
         return True
+
+    def _was_decided_otherwise(self, timer: TimerRecord, *, is_roll: bool) -> bool:
+        """Return whether it was rolled before a kill, or delivered if it is to be rolled now."""
+        if not self._delivered:
+            return False  # as usual: this saves the key
+        return self._was_delivered(other_delivery_key(timer, is_roll=is_roll))
 
     def _put_done(self, near: NearSlot, number: int, topic: str | None, result: PutResult) -> None:
         self._in_flight -= 1

@@ -124,7 +124,7 @@ def read_timer_record(record: bytes) -> TimerRecord:
         header.topic != TIMER_TOPIC
         or topic in _INVALID_TARGETS
         or not _is_number(queue_id, _QUEUE_DIGITS_MAX)
-        or not _is_time(time)
+        or not is_time(time)
     ):
         raise MalformedMessageError(
             f"invalid timer record at physical offset {header.physical_offset}: topic "
@@ -142,13 +142,14 @@ def due_ms_of(properties: Mapping[str, str]) -> int | None:
         properties.get(names.TIMER_OUT_MS, ""),
         properties.get(names.TIMER_DELIVER_MS, ""),
     )
-    if not _is_time(time):
+    if not is_time(time):
         return None
     # Java may leave a TIMER_DELIVER_MS that TIMER_DELAY_SEC overruled: `exact_due_ms` ignores it.
-    return exact_due_ms(int(time), int(deliver_at) if _is_time(deliver_at) else 0)
+    return exact_due_ms(int(time), int(deliver_at) if is_time(deliver_at) else 0)
 
 
-def _is_time(text: str) -> bool:
+def is_time(text: str) -> bool:
+    """Return whether a property's text is a time in epoch milliseconds."""
     return _is_number(text, _TIME_DIGITS_MAX)
 
 
@@ -171,9 +172,25 @@ def due_timer_draft(
     properties[names.TIMER_DEQUEUE_MS] = str(now_ms)
     topic, queue_id = timer.topic, timer.queue_id
     if is_roll:
-        times = properties.get(names.TIMER_ROLL_TIMES, "0")
-        properties[names.TIMER_ROLL_TIMES] = str(int(times) + 1 if _is_time(times) else 1)
+        properties[names.TIMER_ROLL_TIMES] = _next_roll(properties)
         topic, queue_id = TIMER_TOPIC, 0
     text = encode_fitting_properties(properties, is_pending=is_roll)
     draft = draft_from_record(timer.record, header, topic, queue_id, text)
     return draft, delivery_key(topic, properties)
+
+
+def other_delivery_key(timer: TimerRecord, *, is_roll: bool) -> DeliveryKey:
+    """Return the key of the delivery if the message was rolled instead of delivered, or reversed.
+
+    A kill may lie between the two: a message that was rolled is taken from the timer topic again,
+    and its time may be over by now.
+    """
+    if is_roll:
+        return delivery_key(timer.topic, timer.properties)
+    rolled = {**timer.properties, names.TIMER_ROLL_TIMES: _next_roll(timer.properties)}
+    return delivery_key(TIMER_TOPIC, rolled)
+
+
+def _next_roll(properties: Mapping[str, str]) -> str:
+    times = properties.get(names.TIMER_ROLL_TIMES, "0")
+    return str(int(times) + 1 if is_time(times) else 1)
