@@ -21,6 +21,9 @@ CLEANUP_POLICY: Final = "cleanup.policy"
 BATCH_QUEUES: Final = "BatchCQ"
 """The value of `queue.type` with which a batch is stored as one record."""
 
+_MESSAGE_TYPE: Final = "message.type"
+_PRIORITY: Final = "PRIORITY"
+
 SERVED_VALUES: Final = {CLEANUP_POLICY: "DELETE"}
 """Attributes that determine how a topic is stored, with the only supported value of each."""
 
@@ -57,9 +60,9 @@ def _between(least: int, most: int) -> Callable[[str], bool]:
 _ATTRIBUTES: Final = {
     QUEUE_TYPE: _Attribute(_one_of(BATCH_QUEUES, "SimpleCQ"), can_change=False),
     CLEANUP_POLICY: _Attribute(_one_of("DELETE", "COMPACTION"), can_change=False),
-    "message.type": _Attribute(
+    _MESSAGE_TYPE: _Attribute(
         _one_of(
-            "UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED"
+            "UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", _PRIORITY, "LITE", "MIXED"
         ),
         can_change=True,
     ),
@@ -74,6 +77,11 @@ _GROUP_ATTRIBUTES: Final = {"priority.factor": _Attribute(_between(0, 100), can_
 def has_batch_queues(topic: TopicConfig | None) -> bool:
     """Return whether each batch of the topic is stored as one record."""
     return topic is not None and topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+
+
+def has_priorities(topic: TopicConfig) -> bool:
+    """Return whether the topic's queues are its priorities."""
+    return topic.attributes.get(_MESSAGE_TYPE) == _PRIORITY
 
 
 def change_attributes(

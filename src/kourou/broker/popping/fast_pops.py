@@ -33,7 +33,6 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
 from kourou.broker.fast_requests import FastRequests, number
-from kourou.broker.message_type import PRIORITY
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, start_text
 from kourou.broker.popping.checkpoint_writer import CheckpointWriter, ConsecutiveCheckpoint
 from kourou.broker.popping.fast_acks import FastAcks
@@ -42,7 +41,7 @@ from kourou.broker.popping.pop import PopHandler
 from kourou.broker.popping.pop_answers import NOTHING, found_fields, refusal_answer
 from kourou.broker.popping.pop_facts import set_born_time
 from kourou.broker.popping.pop_holds import ALL_QUEUES, HoldResult, PopHolds
-from kourou.broker.popping.pop_run import PERCENT, TYPE_ATTRIBUTE, PopQueue, queue_ids
+from kourou.broker.popping.pop_run import PERCENT, PopQueue, queue_ids
 from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.pop_verdicts import (
     HOLD_MARGIN_MS,
@@ -53,6 +52,7 @@ from kourou.broker.popping.pop_verdicts import (
 from kourou.broker.popping.popped_filters import PoppedFilters, Use
 from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.pulling.verdicts import Refusal
+from kourou.broker.topic_attributes import has_priorities
 from kourou.broker.writing.put import CODES, PutResult, PutStatus
 from kourou.errors import ProtocolError
 from kourou.model.topic import TopicConfig
@@ -244,7 +244,7 @@ class FastPops(FastRequests):
             return "order"
         if header.max_msg_nums <= 0:
             return "count"
-        if verdict.topic.attributes.get(TYPE_ATTRIBUTE) == PRIORITY:
+        if has_priorities(verdict.topic):
             return "priority"
         if config.pop.enable_pop_message_threshold:
             return "threshold"

@@ -12,16 +12,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, NamedTuple
 
-from kourou.broker.message_type import PRIORITY
 from kourou.broker.popping.pop_config import PopConfig
 from kourou.broker.popping.pop_reads import QueueRead
 from kourou.broker.popping.pop_verdicts import PermittedPop
+from kourou.broker.topic_attributes import has_priorities
 from kourou.model.topic import TopicConfig
 from kourou.protocol.popping.headers import PopMessageRequestHeader
 from kourou.remoting.connection import Request
 
-TYPE_ATTRIBUTE: Final = "message.type"
-"""Attribute of a topic: the type of its messages."""
 _FACTOR_ATTRIBUTE: Final = "priority.factor"
 
 PERCENT: Final = 100
@@ -155,7 +153,7 @@ def _is_by_priority(
     """Return whether the pop reads the queues in the order of their priorities."""
     if header.order or header.queue_id >= 0:
         return False
-    if permitted.topic.attributes.get(TYPE_ATTRIBUTE) != PRIORITY:
+    if not has_priorities(permitted.topic):
         return False
     factor = permitted.group.attributes.get(_FACTOR_ATTRIBUTE, "")
     return random.randrange(PERCENT) < (int(factor) if factor.isdecimal() else PERCENT)
