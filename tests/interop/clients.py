@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,9 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 CACHE = ROOT / "var" / "interop"
 POMS = {"5.5.0": "pom.xml", "4.9.8": "pom-4.9.8.xml", "5.5.0-proxy": "pom-proxy.xml"}
-BUILD_SECONDS = 300
+JAVA_GRPC = "5.2.0"
+"""Version of the official 5.x Java client."""
+BUILD_SECONDS = 900
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,7 @@ def grpc_clients() -> dict[str, Client]:
         "go": _grpc_go(),
         "node": _grpc_node(),
         "rust": _grpc_rust(),
+        "python": _grpc_python(),
     }
 
 
@@ -155,19 +159,19 @@ def grpc_member_command() -> Sequence[str]:
 
 
 def _grpc_java() -> Client:
-    return Client("Java 5.0.8", "java", _grpc_java_command("GrpcClient"))
+    return Client(f"Java {JAVA_GRPC}", "java", _grpc_java_command("GrpcClient"))
 
 
 def _grpc_java_command(main: str) -> Sequence[str]:
     _need("mvn", "Maven")
     _need("javac", "a JDK 17")
-    library, classes = CACHE / "lib-grpc", CACHE / "classes-grpc"
+    library, classes = CACHE / f"lib-grpc-{JAVA_GRPC}", CACHE / f"classes-grpc-{JAVA_GRPC}"
     classes.mkdir(parents=True, exist_ok=True)
     home = HERE / "grpc" / "java"
     build(
         *("mvn", "-q", "-B", "-f", str(home / "pom.xml")),
         *("dependency:copy-dependencies", f"-DoutputDirectory={library}"),
-        "-DincludeScope=runtime",
+        *("-DincludeScope=runtime", f"-Dclient.version={JAVA_GRPC}"),
     )
     source = str(home / f"{main}.java")
     build("javac", "-nowarn", "-cp", f"{library}/*", "-d", str(classes), source)
@@ -200,6 +204,12 @@ def _grpc_rust() -> Client:
         directory=HERE / "grpc" / "rust",
     )
     return Client("Rust 5.0.0", "rust", (str(target / "debug" / "client"),))
+
+
+def _grpc_python() -> Client:
+    logs = f"HOME={CACHE / 'home'}"
+    program = str(HERE / "grpc" / "python" / "client.py")
+    return Client("Python 5.1.2", "python", ("env", logs, sys.executable, program))
 
 
 def java(class_path: str, heap: str = "256m") -> Sequence[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,9 +26,8 @@ from kourou import (
 from kourou.blocking import AdminClient as BlockingAdminClient
 from kourou.protocol.compression import CompressionType
 from kourou.testing.process import Serving
-from tests.interop.clients import Client
+from tests.interop.clients import CACHE, Client
 from tests.interop.peer import JavaServer, start_java
-from tests.proxy.test_official_client import PUSH, run_program
 
 CONFIG = """
 enablePropertyFilter=true
@@ -40,14 +40,16 @@ recallMessageEnable=true
 """
 """Java writes the ends of transactions in batches, and checks what is not written yet."""
 TOPICS = {
-    "pushed": "NORMAL",
     "normal": "NORMAL",
     "fifo": "FIFO",
     "delay": "DELAY",
     "transaction": "TRANSACTION",
+    "orphans": "TRANSACTION",
+    "priority": "PRIORITY",
     "empty": "NORMAL",
 }
-WAYS = [(name, way) for name in ("java", "go", "rust", "node") for way in ("plain", "tls")]
+CLIENTS = ("java", "go", "node", "rust", "python")
+WAYS = [(name, way) for name in CLIENTS for way in ("plain", "tls")]
 ROOTS = {
     "rust": "SSL_CERT_FILE",
     "node": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
@@ -58,7 +60,10 @@ ONE_SECOND = {
     "type": "EXPONENTIAL",  # the Node client knows no other
     "exponentialRetryPolicy": {"initial": 1_000, "max": 1_000, "multiplier": 1},
 }
+CUSTOMIZED = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000]}}
+"""The same for the Python client, which knows no exponential policy."""
 FEATURES = {
+    "prioritized": ["3", "2", "1"],
     "tagged": [f"normal-{number}" for number in (0, 2, 4, 6)],
     "filtered": [f"normal-{number}" for number in (4, 5, 6, 7)],
     "pushed": [f"normal-{number}" for number in range(8)],
@@ -76,35 +81,13 @@ A recalled and a rolled-back message are missing. `again` has the numbers of a m
 the last long before the end of its invisible time. `dead` and `strict` have those of a message of a
 group and of an ordered group, and the dead letter that it became.
 """
-MISSING = {"rust": {"pushed", "again", "strict"}}
-"""Features that clients lack: Rust 5.0.0 has no push consumer and no change of invisible times."""
-EXCHANGE = """
-from rocketmq import (
-    ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer,
-)
+MISSING = {"rust": {"prioritized", "pushed", "again", "strict"}}
+"""Features that clients lack.
 
-configuration = ClientConfiguration("localhost:8081", Credentials())
-is_tls = "WAY" == "tls"
-consumer = SimpleConsumer(
-    configuration, "group-TOPIC", {"TOPIC": FilterExpression("*")}, 5, tls_enable=is_tls
-)
-consumer.startup()
-producer = Producer(configuration, ("TOPIC",), tls_enable=is_tls)
-producer.startup()
-for number in range(4):
-    message = Message()
-    message.topic, message.body = "TOPIC", b"group-TOPIC/python-%d" % number
-    producer.send(message)
-bodies = set()
-while len(bodies) < 7:
-    for found in consumer.receive(16, 60) or ():
-        bodies.add(found.body.decode())
-        consumer.ack(found)
-print("exchanged", ",".join(sorted(bodies)))
-consumer.shutdown()
-producer.shutdown()
+Rust 5.0.0 has no priorities, no push consumer and no change of invisible times.
 """
-"""What the mode `exchange` of the other clients' programs does."""
+OTHER = {"python": {"strict": ["1", "1", "strict"]}}
+"""The Python client itself delivers messages of an ordered group again, and does not count that."""
 POLL_S = range(19, 30)
 """How long a receive of the Rust client without messages takes: the proxy allows 20 s."""
 
@@ -162,20 +145,21 @@ def serving(
 
 def groups() -> Iterator[SubscriptionGroup]:
     """Yield the groups with settings of their own: ordered ones, and those with dead letters."""
-    for run_name in (f"{name}-{way}" for name, way in WAYS):
+    for name, way in WAYS:
+        run_name = f"{name}-{way}"
         yield SubscriptionGroup(f"{run_name}-ordered", consume_message_orderly=True)
         for suffix in ("dead", "strict"):
             yield SubscriptionGroup(
                 f"{run_name}-{suffix}",
                 consume_message_orderly=suffix == "strict",
                 retry_max_times=1,
-                group_retry_policy=ONE_SECOND,
+                group_retry_policy=CUSTOMIZED if name == "python" else ONE_SECOND,
             )
 
 
-def run(client: Client, serving: Served, way: str, group: str) -> dict[str, list[str]]:
+def run(client: Client, serving: Served, way: str, group: str, *mode: str) -> dict[str, list[str]]:
     """Run a client's program; return the bodies that it printed, by what it did with them."""
-    lines = client.run(serving.grpc, way, group)
+    lines = client.run(serving.grpc, way, group, *mode)
     return {line[0]: line[1].split(",") for line in lines if len(line) > 1}
 
 
@@ -204,23 +188,15 @@ def test_client_receives_what_it_sends(
 
     if name == "rust":
         assert int(done.pop("polled")[0]) in POLL_S
-    missing = MISSING.get(name, set())
-    assert done == {name: values for name, values in FEATURES.items() if name not in missing}
-
-
-def exchange(
-    name: str, way: str, programs: dict[str, Client], grpc: str, topic: str, home: Path
-) -> str:
-    """Let a client send four messages to a topic and receive seven; return what it prints."""
-    if name == "python":
-        program = EXCHANGE.replace("TOPIC", topic).replace("WAY", way)
-        return run_program(program, grpc, home)
-    return programs[name].text(grpc, way, f"group-{topic}", "exchange", topic, 7)
+    expected = FEATURES | OTHER.get(name, {})
+    for feature in MISSING.get(name, ()):
+        del expected[feature]
+    assert done == expected
 
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [*((name, "plain") for name in ("java", "go", "node", "rust", "python")), ("python", "tls")],
+    [*((name, "plain") for name in CLIENTS), ("python", "tls")],
 )
 def test_grpc_and_remoting_members_receive_what_each_other_sends(
     name: str,
@@ -249,7 +225,7 @@ def test_grpc_and_remoting_members_receive_what_each_other_sends(
                 ) as sender:
                     await sender.send(Message(topic, body.encode()))
             printed = await asyncio.to_thread(
-                exchange, name, way, programs, serving.grpc, topic, tmp_path
+                programs[name].text, serving.grpc, way, f"group-{topic}", "exchange", topic, 7
             )
             seen: set[str] = set()
             async with asyncio.timeout(60):
@@ -263,10 +239,26 @@ def test_grpc_and_remoting_members_receive_what_each_other_sends(
     asyncio.run(main())
 
 
-def test_python_client_receives_each_message_and_a_failed_one_again(
-    serving: Served, tmp_path: Path
+@pytest.mark.parametrize("name", CLIENTS)
+def test_transaction_of_a_killed_producer_is_checked_by_another_one(
+    name: str, programs: dict[str, Client], serving: Served
 ) -> None:
-    printed = run_program(PUSH, serving.grpc, tmp_path)
+    client, run_name = programs[name], f"heir-{name}"
+    arguments = (serving.grpc, "plain", run_name, "orphan", "orphans")
+    with subprocess.Popen(
+        [*client.command, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=CACHE,
+    ) as producer:
+        try:
+            assert producer.stdout is not None
+            assert producer.stdout.readline() == "sent\n"
+        finally:
+            producer.kill()
 
-    expected = [(str(number), 1) for number in range(8)]
-    assert printed == f"{sorted([*expected, ('2', 2)])}\n"
+    ended = run(client, serving, "plain", run_name, "check", "orphans")
+
+    assert ended == {"received": ["orphan"], "checked": ["orphan"]}

@@ -201,7 +201,7 @@ def groups(serving: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def test_connections_have_language_and_version(groups: Groups) -> None:
     shown = groups.out(f"consumerConnection -g {PUSHERS}")
-    assert re.search(rf"{groups.push.client_id} 127\.0\.0\.1:\d+ JAVA V5_0_8\n", shown)
+    assert re.search(rf"{groups.push.client_id} 127\.0\.0\.1:\d+ JAVA V5_2_0\n", shown)
     assert f"{TOPIC} a || b\n" in shown
     assert "ConsumeType: CONSUME_PASSIVELY\nMessageModel: CLUSTERING\n" in shown
 
@@ -213,7 +213,7 @@ def test_connections_have_language_and_version(groups: Groups) -> None:
 
 def test_kourou_describes_members_with_language_and_version(groups: Groups) -> None:
     for group, member, language in (
-        (PUSHERS, groups.push, "JAVA V5_0"),
+        (PUSHERS, groups.push, "JAVA V5_2"),
         (SIMPLE, groups.simple, "PYTHON V5_1"),
     ):
         shown = run_command("group", "describe", group, "--namesrv", groups.namesrv)
@@ -234,7 +234,7 @@ def test_progress_shows_what_is_not_consumed(groups: Groups) -> None:
         progress = groups.out(f"consumerProgress -g {group} -t {TOPIC}")
         assert "Consume Diff Total: 0\nConsume Inflight Total: 0\n" in progress
     every = groups.out("consumerProgress")
-    assert re.search(rf"^{PUSHERS} 1 V5_0_8 PUSH CLUSTERING ", every, flags=re.MULTILINE)
+    assert re.search(rf"^{PUSHERS} 1 V5_2_0 PUSH CLUSTERING ", every, flags=re.MULTILINE)
     assert re.search(rf"^{SIMPLE} 1 V5_1_\d PULL ", every, flags=re.MULTILINE)
 
 

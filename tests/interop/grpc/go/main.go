@@ -1,6 +1,7 @@
 // Uses each feature of the client, and prints what it saw: ENDPOINTS plain|tls GROUP. With more
 // arguments: `exchange TOPIC COUNT` sends four messages and prints COUNT that it receives;
-// `recover TOPIC` sends and receives while its server restarts.
+// `recover TOPIC` sends and receives while its server restarts; `orphan TOPIC` sends a half message,
+// and leaves its transaction open; `check TOPIC` prints what it checks and receives.
 package main
 
 import (
@@ -85,6 +86,10 @@ func main() {
 		exchange(os.Args[5], count)
 	case "recover":
 		recoverFrom(os.Args[5])
+	case "orphan":
+		orphan(os.Args[5])
+	case "check":
+		checkOrphan(os.Args[5])
 	default:
 		useFeatures()
 	}
@@ -93,18 +98,15 @@ func main() {
 
 func useFeatures() {
 	checked := &names{}
-	checker := &rmq.TransactionChecker{Check: func(message *rmq.MessageView) rmq.TransactionResolution {
+	producer := checkingProducer(func(message *rmq.MessageView) rmq.TransactionResolution {
 		note(checked, message)
 		return rmq.COMMIT
-	}}
-	producer, err := rmq.NewProducer(config(""),
-		rmq.WithTopics("normal", "fifo", "delay", "transaction"), rmq.WithTransactionChecker(checker))
-	check(err)
-	check(producer.Start())
+	}, "normal", "fifo", "delay", "transaction", "priority")
+	sendByPriority(producer)
 	sendNormal(producer)
 	sendOrdered(producer)
 	features := []func() string{
-		receiveByTag, receiveByQuery, pushAny, pushInOrder,
+		receiveByPriority, receiveByTag, receiveByQuery, pushAny, pushInOrder,
 		func() string { return delayAndRecall(producer) },
 		func() string { return endTransactions(producer, checked) },
 		changeInvisibleDuration,
@@ -119,6 +121,14 @@ func useFeatures() {
 		fmt.Println(<-lines)
 	}
 	check(producer.GracefulStop())
+}
+
+func sendByPriority(producer rmq.Producer) {
+	for _, priority := range []int32{1, 3, 2} {
+		one := message("priority", fmt.Sprint(priority))
+		check(one.SetPriority(priority))
+		send(producer, one)
+	}
 }
 
 func sendNormal(producer rmq.Producer) {
@@ -147,6 +157,11 @@ func sendOrdered(producer rmq.Producer) {
 	one.SetTag("strict")
 	one.SetMessageGroup(run)
 	send(producer, one)
+}
+
+// receiveByPriority returns names, for a received message of this client has no priority.
+func receiveByPriority() string {
+	return "prioritized " + receive("-priority", "priority", all, 3).text()
 }
 
 func receiveByTag() string {
@@ -184,16 +199,16 @@ func delayAndRecall(producer rmq.Producer) string {
 }
 
 func endTransactions(producer rmq.Producer, checked *names) string {
-	check(begin(producer, "committed").Commit())
-	check(begin(producer, "rolled-back").RollBack())
-	begin(producer, "orphaned")
+	check(begin(producer, "transaction", "committed").Commit())
+	check(begin(producer, "transaction", "rolled-back").RollBack())
+	begin(producer, "transaction", "orphaned")
 	ended := receive("-ended", "transaction", all, 2).sorted()
 	return "received " + ended + "\nchecked " + checked.sorted()
 }
 
-func begin(producer rmq.Producer, name string) rmq.Transaction {
+func begin(producer rmq.Producer, topic string, name string) rmq.Transaction {
 	transaction := producer.BeginTransaction()
-	_, err := producer.SendWithTransaction(context.Background(), message("transaction", name), transaction)
+	_, err := producer.SendWithTransaction(context.Background(), message(topic, name), transaction)
 	check(err)
 	return transaction
 }
@@ -316,6 +331,26 @@ func recoverFrom(topic string) {
 	fmt.Printf("of %d came %d and %d\n", len(sent), len(pushed.list()), len(received.list()))
 }
 
+func orphan(topic string) {
+	producer := checkingProducer(func(*rmq.MessageView) rmq.TransactionResolution {
+		return rmq.UNKNOWN
+	}, topic)
+	begin(producer, topic, "orphan")
+	fmt.Println("sent")
+	bufio.NewReader(os.Stdin).ReadString('\n')
+}
+
+func checkOrphan(topic string) {
+	checked := &names{}
+	producer := checkingProducer(func(message *rmq.MessageView) rmq.TransactionResolution {
+		note(checked, message)
+		return rmq.COMMIT
+	}, topic)
+	received := receive("-heirs", topic, all, 1).sorted()
+	fmt.Println("received " + received + "\nchecked " + checked.sorted())
+	check(producer.GracefulStop())
+}
+
 func check(err error) {
 	if err != nil {
 		panic(err)
@@ -332,6 +367,16 @@ func config(suffix string) *rmq.Config {
 
 func topicProducer(topic string) rmq.Producer {
 	producer, err := rmq.NewProducer(config(""), rmq.WithTopics(topic))
+	check(err)
+	check(producer.Start())
+	return producer
+}
+
+func checkingProducer(
+	checker func(*rmq.MessageView) rmq.TransactionResolution, topics ...string,
+) rmq.Producer {
+	producer, err := rmq.NewProducer(config(""), rmq.WithTopics(topics...),
+		rmq.WithTransactionChecker(&rmq.TransactionChecker{Check: checker}))
 	check(err)
 	check(producer.Start())
 	return producer

@@ -34,7 +34,8 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 /**
  * Uses each feature of the client, and prints what it saw: ENDPOINTS plain|tls GROUP. With more
  * arguments: `exchange TOPIC COUNT` sends four messages and prints COUNT that it receives;
- * `recover TOPIC` sends and receives while its server restarts.
+ * `recover TOPIC` sends and receives while its server restarts; `orphan TOPIC` sends a half message,
+ * and leaves its transaction open; `check TOPIC` prints what it checks and receives.
  */
 public class GrpcClient {
     private static final long LIMIT_MS = 60_000;
@@ -62,6 +63,8 @@ public class GrpcClient {
         switch (arguments.length > 3 ? arguments[3] : "") {
             case "exchange" -> exchange(arguments[4], Integer.parseInt(arguments[5]));
             case "recover" -> recover(arguments[4]);
+            case "orphan" -> orphan(arguments[4]);
+            case "check" -> check(arguments[4]);
             default -> useFeatures();
         }
     }
@@ -69,15 +72,16 @@ public class GrpcClient {
     private static void useFeatures() throws Exception {
         Set<String> checked = ConcurrentHashMap.newKeySet();
         Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
-            .setTopics("normal", "fifo", "delay", "transaction")
+            .setTopics("normal", "fifo", "delay", "transaction", "priority")
             .setTransactionChecker(message -> {
                 checked.addAll(names(message));
                 return TransactionResolution.COMMIT;
             }).build();
+        sendByPriority(producer);
         sendNormal(producer);
         sendOrdered(producer);
         List<Callable<String>> features = List.of(
-            GrpcClient::receiveByTag, GrpcClient::receiveByQuery, GrpcClient::push,
+            GrpcClient::receiveByPriority, GrpcClient::receiveByTag, GrpcClient::receiveByQuery, GrpcClient::push,
             GrpcClient::pushInOrder, () -> delayAndRecall(producer),
             () -> endTransactions(producer, checked), GrpcClient::changeInvisibleDuration,
             () -> fail("dead", "normal"), () -> fail("strict", "fifo"));
@@ -85,6 +89,12 @@ public class GrpcClient {
             System.out.println(line.get());
         }
         producer.close();
+    }
+
+    private static void sendByPriority(Producer producer) throws Exception {
+        for (int priority : new int[] {1, 3, 2}) {
+            producer.send(message("priority", "" + priority).setPriority(priority).build());
+        }
     }
 
     private static void sendNormal(Producer producer) throws Exception {
@@ -102,6 +112,22 @@ public class GrpcClient {
             producer.send(message("fifo", "fifo-" + number).setTag("all").setMessageGroup(run).build());
         }
         producer.send(message("fifo", "strict").setTag("strict").setMessageGroup(run).build());
+    }
+
+    /** Returns the priorities of messages in the order of their receipt. */
+    private static String receiveByPriority() throws Exception {
+        List<String> priorities = new ArrayList<>();
+        try (SimpleConsumer consumer = consumer("-priority", "priority", FilterExpression.SUB_ALL)) {
+            for (long end = end(); priorities.size() < 3 && System.currentTimeMillis() < end;) {
+                for (MessageView message : consumer.receive(16, Duration.ofSeconds(60))) {
+                    if (!names(message).isEmpty()) {
+                        priorities.add("" + message.getPriority().orElseThrow());
+                    }
+                    consumer.ack(message);
+                }
+            }
+        }
+        return "prioritized " + String.join(",", priorities);
     }
 
     private static String receiveByTag() throws Exception {
@@ -133,16 +159,16 @@ public class GrpcClient {
     }
 
     private static String endTransactions(Producer producer, Set<String> checked) throws Exception {
-        begin(producer, "committed").commit();
-        begin(producer, "rolled-back").rollback();
-        begin(producer, "orphaned");
+        begin(producer, "transaction", "committed").commit();
+        begin(producer, "transaction", "rolled-back").rollback();
+        begin(producer, "transaction", "orphaned");
         String ended = sorted(receive("-ended", "transaction", FilterExpression.SUB_ALL, 2));
         return "received " + ended + "\nchecked " + sorted(checked);
     }
 
-    private static Transaction begin(Producer producer, String name) throws Exception {
+    private static Transaction begin(Producer producer, String topic, String name) throws Exception {
         Transaction transaction = producer.beginTransaction();
-        producer.send(message("transaction", name).build(), transaction);
+        producer.send(message(topic, name).build(), transaction);
         return transaction;
     }
 
@@ -258,6 +284,26 @@ public class GrpcClient {
             pause();
         }
         System.out.println("of " + sent.size() + " came " + pushed.size() + " and " + received.size());
+    }
+
+    private static void orphan(String topic) throws Exception {
+        Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration).setTopics(topic)
+            .setTransactionChecker(message -> TransactionResolution.UNKNOWN).build();
+        begin(producer, topic, "orphan");
+        System.out.println("sent");
+        System.in.read();
+    }
+
+    private static void check(String topic) throws Exception {
+        Set<String> checked = ConcurrentHashMap.newKeySet();
+        Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration).setTopics(topic)
+            .setTransactionChecker(message -> {
+                checked.addAll(names(message));
+                return TransactionResolution.COMMIT;
+            }).build();
+        List<String> received = receive("-heirs", topic, FilterExpression.SUB_ALL, 1);
+        System.out.println("received " + sorted(received) + "\nchecked " + sorted(checked));
+        producer.close();
     }
 
     private static void pause() {

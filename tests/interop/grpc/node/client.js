@@ -1,6 +1,7 @@
 // Uses each feature of the client, and prints what it saw: ENDPOINTS plain|tls GROUP. With more
 // arguments: `exchange TOPIC COUNT` sends four messages and prints COUNT that it receives;
-// `recover TOPIC` sends and receives while its server restarts.
+// `recover TOPIC` sends and receives while its server restarts; `orphan TOPIC` sends a half message,
+// and leaves its transaction open; `check TOPIC` prints what it checks and receives.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } from 'rocketmq-client-nodejs';
 import definition from 'rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb.js';
@@ -12,13 +13,20 @@ const [endpoints, way, run, mode, topic, count] = process.argv.slice(2);
 const client = { endpoints, namespace: '', sslEnabled: way === 'tls' };
 
 async function useFeatures() {
+  await sendByPriority();
   await sendNormal();
   await sendOrdered();
   const lines = await Promise.all([
-    receiveByTag(), receiveByQuery(), push(), pushInOrder(), delayAndRecall(), endTransactions(),
-    changeInvisibleDuration(), fail('dead', 'normal'), fail('strict', 'fifo'),
+    receiveByPriority(), receiveByTag(), receiveByQuery(), push(), pushInOrder(), delayAndRecall(),
+    endTransactions(), changeInvisibleDuration(), fail('dead', 'normal'), fail('strict', 'fifo'),
   ]);
   console.log(lines.join('\n'));
+}
+
+async function sendByPriority() {
+  const producer = await producerOf('priority');
+  for (const priority of [1, 3, 2]) await producer.send({ ...message('priority', `${priority}`), priority });
+  await producer.shutdown();
 }
 
 async function sendNormal() {
@@ -39,6 +47,20 @@ async function sendOrdered() {
     await producer.send({ ...message('fifo', `fifo-${number}`), tag: 'all', messageGroup: run });
   }
   await producer.send({ ...message('fifo', 'strict'), tag: 'strict', messageGroup: run });
+}
+
+/** Returns the priorities of messages in the order of their receipt. */
+async function receiveByPriority() {
+  const priorities = [];
+  const consumer = await simpleConsumer('-priority', 'priority', '*');
+  for (const end = Date.now() + LIMIT_MS; priorities.length < 3 && Date.now() < end;) {
+    for (const found of await consumer.receive(16, LIMIT_MS)) {
+      if (nameOf(found) !== undefined) priorities.push(found.getPriority());
+      await consumer.ack(found);
+    }
+  }
+  await consumer.shutdown();
+  return `prioritized ${priorities}`;
 }
 
 async function receiveByTag() {
@@ -71,23 +93,28 @@ async function delayAndRecall() {
 
 async function endTransactions() {
   const checked = new Set();
-  const producer = await producerOf('transaction', {
-    async check(found) {
-      note(checked, found);
-      return definition.TransactionResolution.COMMIT;
-    },
-  });
-  await (await begin(producer, 'committed')).commit();
-  await (await begin(producer, 'rolled-back')).rollback();
-  await begin(producer, 'orphaned');
+  const producer = await producerOf('transaction', committer(checked));
+  await (await begin(producer, 'transaction', 'committed')).commit();
+  await (await begin(producer, 'transaction', 'rolled-back')).rollback();
+  await begin(producer, 'transaction', 'orphaned');
   const ended = await receive('-ended', 'transaction', '*', 2);
   return `received ${sorted(ended)}\nchecked ${sorted(checked)}`;
 }
 
-async function begin(producer, name) {
+async function begin(producer, to, name) {
   const transaction = producer.beginTransaction();
-  await producer.send(message('transaction', name), transaction);
+  await producer.send(message(to, name), transaction);
   return transaction;
+}
+
+/** Returns a checker that commits, and adds the names of the messages to a set. */
+function committer(checked) {
+  return {
+    async check(found) {
+      note(checked, found);
+      return definition.TransactionResolution.COMMIT;
+    },
+  };
 }
 
 /** Makes a message visible long before its time; returns the numbers of its deliveries. */
@@ -189,6 +216,20 @@ async function receiveAll(consumer, received) {
   }
 }
 
+async function orphan() {
+  const unknown = definition.TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED;
+  await begin(await producerOf(topic, { check: async () => unknown }), topic, 'orphan');
+  console.log('sent');
+  await new Promise(ended => process.stdin.once('data', ended));
+}
+
+async function check() {
+  const checked = new Set();
+  await producerOf(topic, committer(checked));
+  const received = await receive('-heirs', topic, '*', 1);
+  console.log(`received ${sorted(received)}\nchecked ${sorted(checked)}`);
+}
+
 /** Returns a producer of one topic: with more, this client may miss its settings, and hang. */
 async function producerOf(to, checker) {
   const producer = new Producer({ ...client, topics: [to], checker });
@@ -259,5 +300,5 @@ function sorted(names) {
   return [...names].sort().join();
 }
 
-await ({ exchange, recover }[mode] ?? useFeatures)();
+await ({ exchange, recover, orphan, check }[mode] ?? useFeatures)();
 process.exit(0); // the shutdown of a push consumer would wait for its receives

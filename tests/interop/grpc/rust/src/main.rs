@@ -2,7 +2,8 @@
 //! consumes in order. `polled` is the time in seconds that a receive without messages took: the client
 //! asks for 40 s, and gives up after as many. With more arguments: `exchange TOPIC COUNT` sends four
 //! messages and prints COUNT that it receives; `recover TOPIC` sends and receives while its server
-//! restarts.
+//! restarts; `orphan TOPIC` sends a half message, and leaves its transaction open; `check TOPIC` prints
+//! what it checks and receives.
 
 use std::collections::{BTreeSet, HashMap};
 use std::env;
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rocketmq::conf::{ClientOption, ProducerOption, SimpleConsumerOption};
 use rocketmq::error::ClientError;
 use rocketmq::model::common::{FilterExpression, FilterType};
-use rocketmq::model::message::{MessageBuilder, MessageView};
-use rocketmq::model::transaction::{Transaction, TransactionResolution};
+use rocketmq::model::message::{Message, MessageBuilder, MessageView};
+use rocketmq::model::transaction::{Transaction, TransactionChecker, TransactionResolution};
 use rocketmq::{Producer, SimpleConsumer};
 use tokio::time::sleep;
 
@@ -156,21 +157,8 @@ async fn receive_plain(run: &Run) -> Result<(), ClientError> {
 
 async fn run_transactions(run: &Arc<Run>) -> Result<(), ClientError> {
     let checked = Arc::new(Mutex::new(BTreeSet::new()));
-    let mut option = ProducerOption::default();
-    option.set_topics(vec!["transaction"]);
-    let (noted, ours) = (checked.clone(), run.clone());
-    let mut producer = Producer::new_transaction_producer(
-        option,
-        run.client(),
-        Box::new(move |_, message| {
-            noted.lock().expect("no panic").extend(ours.name(&message));
-            TransactionResolution::COMMIT
-        }),
-    )?;
-    producer.start().await?;
-    let half = |name: &str| {
-        MessageBuilder::transaction_message_builder("transaction", run.body(name)).build()
-    };
+    let producer = committing_producer(run, "transaction", &checked).await?;
+    let half = |name: &str| half(run, "transaction", name);
     producer
         .send_transaction_message(half("committed")?)
         .await?
@@ -182,15 +170,71 @@ async fn run_transactions(run: &Arc<Run>) -> Result<(), ClientError> {
         .rollback()
         .await?;
     producer.send_transaction_message(half("orphaned")?).await?;
-    let consumer = run
-        .consumer(&format!("{}-ended", run.group), &["transaction"])
-        .await?;
-    let ended = run.receive(&consumer, "transaction", all(), 2).await?;
+    print_ended(run, "ended", "transaction", 2, &checked).await?;
+    producer.shutdown().await
+}
+
+fn half(run: &Run, topic: &str, name: &str) -> Result<impl Message, ClientError> {
+    MessageBuilder::transaction_message_builder(topic, run.body(name)).build()
+}
+
+async fn checking_producer(
+    run: &Run,
+    topic: &str,
+    checker: Box<TransactionChecker>,
+) -> Result<Producer, ClientError> {
+    let mut option = ProducerOption::default();
+    option.set_topics(vec![topic]);
+    let mut producer = Producer::new_transaction_producer(option, run.client(), checker)?;
+    producer.start().await?;
+    Ok(producer)
+}
+
+/// Returns a producer that commits what it checks, and adds the names of the messages to a set.
+async fn committing_producer(
+    run: &Arc<Run>,
+    topic: &str,
+    checked: &Arc<Mutex<BTreeSet<String>>>,
+) -> Result<Producer, ClientError> {
+    let (noted, ours) = (checked.clone(), run.clone());
+    let checker = move |_, message: MessageView| {
+        noted.lock().expect("no panic").extend(ours.name(&message));
+        TransactionResolution::COMMIT
+    };
+    checking_producer(run, topic, Box::new(checker)).await
+}
+
+async fn print_ended(
+    run: &Run,
+    suffix: &str,
+    topic: &str,
+    count: usize,
+    checked: &Mutex<BTreeSet<String>>,
+) -> Result<(), ClientError> {
+    let group = format!("{}-{}", run.group, suffix);
+    let consumer = run.consumer(&group, &[topic]).await?;
+    let ended = run.receive(&consumer, topic, all(), count).await?;
     print("received", ended.into_iter().collect::<BTreeSet<_>>());
     print("checked", checked.lock().expect("no panic").clone());
-
-    producer.shutdown().await?;
     consumer.shutdown().await
+}
+
+async fn orphan(run: &Run, topic: &str) -> Result<(), ClientError> {
+    let checker = |_, _: MessageView| TransactionResolution::UNKNOWN;
+    let producer = checking_producer(run, topic, Box::new(checker)).await?;
+    producer
+        .send_transaction_message(half(run, topic, "orphan")?)
+        .await?;
+    println!("sent");
+    sleep(LIMIT).await;
+    Ok(())
+}
+
+async fn check(run: &Arc<Run>, topic: &str) -> Result<(), ClientError> {
+    let checked = Arc::new(Mutex::new(BTreeSet::new()));
+    let producer = committing_producer(run, topic, &checked).await?;
+    print_ended(run, "heirs", topic, 1, &checked).await?;
+    producer.shutdown().await
 }
 
 async fn poll_nothing(run: &Run) -> Result<(), ClientError> {
@@ -362,6 +406,8 @@ async fn main() -> Result<(), ClientError> {
             exchange(&run, &arguments[5], count).await
         }
         Some("recover") => recover(&run, &arguments[5]).await,
+        Some("orphan") => orphan(&run, &arguments[5]).await,
+        Some("check") => check(&run, &arguments[5]).await,
         _ => use_features(&run).await,
     }
 }
