@@ -21,6 +21,9 @@ _VOLATILE: Final = frozenset(
 )  # fmt: skip
 """Fields whose values differ in every session."""
 
+_LITE_CALLS: Final = (
+    "complete_add", "complete_add_again", "complete_remove", "partial_add", "partial_remove",
+)  # fmt: skip
 _JAVA_STACK: Final = "RocketMQ's text is an exception of Java with a line of its source"
 _REMEDY: Final = "our text names the value and the remedy"
 _UNKNOWN_TOPIC: Final = "our text names the name servers and the remedy"
@@ -44,7 +47,11 @@ _TEXTS: Final = {
     "SendMessage_unknown_topic_auto_create_on": _REMEDY,
 }
 OTHER_TEXTS: Final = {
-    Mode.LOCAL: {**_TEXTS, "ReceiveMessage_lite": _JAVA_STACK},
+    Mode.LOCAL: {
+        **_TEXTS,
+        "ReceiveMessage_lite": _JAVA_STACK,
+        **{f"SyncLiteSubscription_{case}": _JAVA_STACK for case in _LITE_CALLS},
+    },
     Mode.CLUSTER: {**_TEXTS, "ReceiveMessage_unknown_topic": _UNKNOWN_TOPIC},
 }
 """Calls whose codes are as recorded, and whose texts are not: the reason."""
@@ -59,6 +66,7 @@ _CODES: Final[dict[str, tuple[list[list[int]], str]]] = {
         f"SendMessage_{case}": ([[Code.INTERNAL_SERVER_ERROR]], _NO_LITE)
         for case in ("lite", "lite_0", "lite_1", "lite_2")
     },
+    "SyncLiteSubscription_no_lite_settings": ([[Code.INTERNAL_SERVER_ERROR]], _NO_LITE),
 }
 OTHER_CODES: Final[dict[Mode, dict[str, tuple[list[list[int]], str]]]] = {
     Mode.LOCAL: {
@@ -68,31 +76,24 @@ OTHER_CODES: Final[dict[Mode, dict[str, tuple[list[list[int]], str]]]] = {
     Mode.CLUSTER: {
         **_CODES,
         "ReceiveMessage_lite": ([[Code.INTERNAL_SERVER_ERROR], []], _NO_LITE),
+        **{
+            f"SyncLiteSubscription_{case}": ([[Code.INTERNAL_SERVER_ERROR]], _NO_LITE)
+            for case in _LITE_CALLS
+        },
     },
 }
 """Calls whose codes are not as recorded: ours, and the reason."""
 
 
-def _statuses(mode: Mode, reason: str) -> dict[str, tuple[GrpcStatus, str]]:
-    return {
-        "Telemetry_lite_push_consumer_session": (GrpcStatus.INTERNAL, _NO_LITE),
-        **{
-            name: (GrpcStatus.UNIMPLEMENTED, reason)
-            for name in names(mode)
-            if name.startswith("SyncLiteSubscription")
-        },
-    }
-
-
-_NO_SYNC: Final = "the method fails in every call of the recording"
+_NO_SESSION: Final = {"Telemetry_lite_push_consumer_session": (GrpcStatus.INTERNAL, _NO_LITE)}
 OTHER_GRPC_STATUSES: Final = {
     Mode.LOCAL: {
-        **_statuses(Mode.LOCAL, _NO_SYNC),
+        **_NO_SESSION,
         "Telemetry_consumer_settings_unknown_group": (
             GrpcStatus.OK, "a consumer creates its group (autoCreateSubscriptionGroup)",
         ),
     },
-    Mode.CLUSTER: _statuses(Mode.CLUSTER, _NO_LITE),
+    Mode.CLUSTER: _NO_SESSION,
 }  # fmt: skip
 """Calls that end with another status of gRPC: ours, and the reason."""
 

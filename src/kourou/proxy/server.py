@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from kourou.broker.periodic_tasks import PeriodicTasks
-from kourou.errors import KourouError
+from kourou.errors import CallRefusedError, KourouError
 from kourou.http2.calls import Call, Kind, Method
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.http2.server import GrpcServer
@@ -30,6 +30,7 @@ from kourou.proxy.member_sync import MemberSync
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
+from kourou.proxy.pb.v2 import Code
 from kourou.proxy.plain_acks import PlainAcks
 from kourou.proxy.plain_sends import PlainSends
 from kourou.proxy.receipt_calls import ReceiptCalls
@@ -49,9 +50,7 @@ STOP_S: Final = 2.0
 _RENEW_MS: Final = 5_000
 _EXPIRE_MS: Final = 5_000
 
-_UNIMPLEMENTED: Final = (
-    "GetOffset", "PullMessage", "QueryOffset", "SyncLiteSubscription", "UpdateOffset",
-)  # fmt: skip
+_UNIMPLEMENTED: Final = ("GetOffset", "PullMessage", "QueryOffset", "UpdateOffset")
 """Methods of the service that the proxy refuses by name."""
 
 Serve = Callable[[Call, CallContext, Any], Coroutine[Any, Any, Any]]
@@ -175,6 +174,11 @@ class Proxy:
                 receipts.change_invisible,
             ),
             "RecallMessage": (v2.RecallMessageRequest, v2.RecallMessageResponse, sends.recall),
+            "SyncLiteSubscription": (
+                v2.SyncLiteSubscriptionRequest,
+                v2.SyncLiteSubscriptionResponse,
+                _refuse_lite_topics,
+            ),
         }  # fmt: skip
         methods = {
             f"/{SERVICE}/{name}": Method(Kind.UNARY, self._unary(name, *terms))
@@ -272,6 +276,17 @@ def _context_of(call: Call) -> CallContext:
 
 def _language_of(context: CallContext | None) -> LanguageCode | None:
     return None if context is None else context.language
+
+
+async def _refuse_lite_topics(
+    _: Call, __: CallContext, asked: v2.SyncLiteSubscriptionRequest
+) -> v2.SyncLiteSubscriptionResponse:
+    """Refuse a subscription with the code of RocketMQ's local mode."""
+    topic = asked.topic.name
+    raise CallRefusedError(
+        Code.INTERNAL_SERVER_ERROR,
+        f"lite topics are not supported: {topic} cannot be subscribed; use a topic of another type",
+    )
 
 
 def _refuse(name: str) -> Callable[[Call, bytes], None]:
