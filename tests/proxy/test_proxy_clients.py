@@ -9,7 +9,7 @@ import pytest
 
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.model.group import SubscriptionGroup
-from kourou.proxy.client_calls import COMMANDS_MAX
+from kourou.proxy.client_calls import COMMANDS_MAX, UNKNOWN_TOPICS_MAX
 from kourou.proxy.clients import CLIENT_EXPIRY_S
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
@@ -113,6 +113,38 @@ def test_advertised_address_replaces_the_endpoints() -> None:
         assert (address.host, address.port) == ("kourou.example", 8443)
 
     with_rig(test, advertised=("kourou.example", 8443))
+
+
+def test_topic_that_does_not_exist_is_named_once_with_the_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(rig: Rig) -> None:
+        client = await rig.connect("c")
+        for topic in ("Missing", "Missing", "%DLQ%billing"):
+            asked = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
+            status = (await client.grpc.call("QueryRoute", asked)).status
+            assert status.code == Code.TOPIC_NOT_FOUND
+            refusals.append(status.message)
+
+    refusals: list[str] = []
+    with caplog.at_level(logging.WARNING):
+        with_rig(test)
+    remedy = "kourou topic create Missing --type normal|fifo|delay|transaction|priority"
+    assert [remedy in text for text in refusals] == [True, True, False]
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == [f"topic.not_found topic=Missing reason={refusals[0]}"]
+
+
+def test_number_of_missing_topics_in_the_log_is_limited(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(rig: Rig) -> None:
+        client = await rig.connect("c")
+        for number in range(UNKNOWN_TOPICS_MAX + 10):
+            asked = v2.QueryRouteRequest(topic=v2.Resource(name=f"Missing-{number}"))
+            await client.grpc.call("QueryRoute", asked)
+
+    with caplog.at_level(logging.WARNING):
+        with_rig(test)
+    assert len(caplog.records) == UNKNOWN_TOPICS_MAX
 
 
 def test_fault_of_a_handler_is_answered_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -37,6 +37,7 @@ class Routes:
         auto_create_queue_nums: for a topic without a route, use the brokers that create topics
             automatically, with at most this number of queues each. None: such a topic is an error.
         on_changed: called with the topic after its route has changed.
+        remedy: returns what the user can do about a topic that does not exist, for the error.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Routes:
         routes_max: int,
         auto_create_queue_nums: int | None = None,
         on_changed: Callable[[str], None] | None = None,
+        remedy: Callable[[str], str] | None = None,
     ) -> None:
         self._name_servers = name_servers
         self._timeout_s = timeout_ms / 1000
         self._routes_max = routes_max
         self._auto_create_queue_nums = auto_create_queue_nums
         self._on_changed = on_changed
+        self._remedy = remedy or _remedy
         self._routes: dict[str, TopicRoute] = {}  # in the order of last use
         self._lookups: dict[str, asyncio.Task[TopicRoute]] = {}
 
@@ -214,7 +217,8 @@ class Routes:
             else:
                 return _with_queue_nums(route, self._auto_create_queue_nums)
         raise NoRouteError(
-            f"no name server of {self._name_servers.text} has the topic {topic}: {_remedy(topic)}"
+            f"no name server of {self._name_servers.text} has the topic {topic}: "
+            f"{self._remedy(topic)}"
         )
 
 

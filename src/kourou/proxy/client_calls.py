@@ -11,13 +11,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
-from kourou.errors import CallRefusedError, GrpcError, KourouError
+from kourou.errors import CallRefusedError, GrpcError, KourouError, NoRouteError
 from kourou.http2.calls import Call
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.model.host import Host
 from kourou.protocol.codes import RequestCode
 from kourou.proxy.call_counts import CallCounts
-from kourou.proxy.checks import CallLimits, check_group, check_topic
+from kourou.proxy.checks import CallLimits, accepts_all_types, check_group, check_topic
 from kourou.proxy.client_commands import ClientCommands
 from kourou.proxy.client_settings import (
     ProducerDefaults,
@@ -45,6 +45,8 @@ TASK_WORK: Final = 16
 """Frames whose handling takes as long as a call with a task, which sends requests to brokers."""
 COMMANDS_MAX: Final = 64
 """Commands of one client that may wait to be served."""
+UNKNOWN_TOPICS_MAX: Final = 1_000
+"""Topics that do not exist and are named in the log, each once."""
 
 
 class _TelemetryStream:
@@ -123,6 +125,7 @@ class ClientCalls:
         self._advertised = advertised
         self._defaults = ProducerDefaults()
         self.members: MemberSync | None = None
+        self._unknown: set[str] = set()
         self._streams: set[_TelemetryStream] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -307,7 +310,11 @@ class ClientCalls:
     ) -> v2.QueryRouteResponse:
         """Return the queues of a topic, at the address by which the client reaches the proxy."""
         check_topic(asked.topic.name)
-        route = await self._cluster.route(asked.topic.name)
+        try:
+            route = await self._cluster.route(asked.topic.name)
+        except NoRouteError as error:
+            self._log_unknown(asked.topic.name, error)
+            raise
         endpoints = self._endpoints(call, asked.endpoints)
         topic_type = await self._cluster.metadata.topic_type(asked.topic.name)
         queues = message_queues(route, asked.topic, endpoints, topic_type)
@@ -329,6 +336,13 @@ class ClientCalls:
             by_queue=group is not None and group.consume_message_orderly,
         )
         return v2.QueryAssignmentResponse(status=ok(), assignments=found)
+
+    def _log_unknown(self, topic: str, error: NoRouteError) -> None:
+        """Name a topic that does not exist in the log, once; dead letters create theirs."""
+        is_new = topic not in self._unknown and not accepts_all_types(topic)
+        if is_new and len(self._unknown) < UNKNOWN_TOPICS_MAX:
+            self._unknown.add(topic)
+            log.warning("topic.not_found topic=%s reason=%s", topic, error)
 
     def _endpoints(self, call: Call, requested: v2.Endpoints) -> v2.Endpoints:
         return route_endpoints(requested, self._advertised, call.connection.local_address)

@@ -23,6 +23,7 @@ from kourou.errors import NoRouteError, TransportError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues, subscribe_queues
+from kourou.model.topic import is_dlq_topic, is_retry_topic
 from kourou.proxy.plain_sends import complete_stored
 from kourou.proxy.queue_choice import QueueCache
 from kourou.proxy.remote_metadata import RemoteMetadata
@@ -91,7 +92,9 @@ class Cluster:
         self.is_local = local is not None
         self.pool = self.create_pool(_PROXY, {}, complete_stored)
         self.name_servers = NameServers(self.pool, namesrv, runtime.random)
-        self.routes = Routes(self.name_servers, int(REQUEST_TIMEOUT_S * 1000), ROUTES_MAX)
+        self.routes = Routes(
+            self.name_servers, int(REQUEST_TIMEOUT_S * 1000), ROUTES_MAX, remedy=_remedy
+        )
         self._remote = RemoteMetadata(self.pool, self.routes, runtime.random)
         self.metadata: Metadata = metadata or self._remote
         self._now_s = asyncio.get_running_loop().time
@@ -207,3 +210,13 @@ class Cluster:
         self._remote.close()
         self.routes.close()
         await self.pool.close()
+
+
+def _remedy(topic: str) -> str:
+    """Return what creates a topic that does not exist; no call of a gRPC client does."""
+    if is_retry_topic(topic) or is_dlq_topic(topic):
+        return "the first message that a group fails to consume creates it"
+    return (
+        f"create it (kourou topic create {topic} --type normal|fifo|delay|transaction|priority); "
+        "gRPC clients do not create topics"
+    )
