@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -101,6 +104,77 @@ def test_push_consumer_gets_each_message_and_a_failed_one_again(
 
     expected = [(str(number), 1) for number in range(8)]
     assert printed == f"{sorted([*expected, ('2', 2)])}\n"
+
+
+ENDPOINTS = """
+from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer
+from rocketmq import SimpleConsumer
+
+configuration = ClientConfiguration("localhost:8081", Credentials())
+consumer = SimpleConsumer(configuration, "mapped", {"orders": FilterExpression("*")})
+consumer.startup()
+producer = Producer(configuration, ("orders",))
+producer.startup()
+message = Message()
+message.topic, message.body = "orders", b"mapped"
+producer.send(message)
+found = []
+while b"mapped" not in [one.body for one in found]:
+    found = consumer.receive(32, 15)
+    for one in found:
+        consumer.ack(one)
+managers = (producer.route_manager, consumer.route_manager)
+print(*{one for manager in managers for one in manager.get_all_endpoints()})
+consumer.shutdown()
+producer.shutdown()
+"""
+
+
+def test_client_uses_only_the_mapped_port(serving: Serving, tmp_path: Path) -> None:
+    with mapped_port(serving.grpc) as address:
+        printed = run_program(ENDPOINTS, address, tmp_path)
+
+    assert address in printed
+    assert serving.grpc not in printed
+    assert len(printed.split()) == 1
+
+
+@contextmanager
+def mapped_port(address: str) -> Iterator[str]:
+    """Copy what arrives at another port to a server, and back; yield its address."""
+    loop = asyncio.new_event_loop()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = address.rpartition(":")
+        remote_reader, remote_writer = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(copy(reader, remote_writer), copy(remote_reader, writer))
+
+    server = loop.run_until_complete(asyncio.start_server(serve, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        server.close()
+        loop.run_until_complete(finish(loop))
+        loop.close()
+
+
+async def finish(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel the other tasks of a loop."""
+    others = asyncio.all_tasks(loop) - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 @pytest.mark.parametrize("serving", [Mode.LOCAL], indirect=True)
