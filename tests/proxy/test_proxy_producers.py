@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("each_mode")
 
 PAYMENTS = "Payments"
 LATER = "Later"
+URGENT = "Urgent"
 
 
 async def transaction_clients(
@@ -116,6 +117,21 @@ def test_scheduled_message_is_received_when_it_is_due_and_not_after_its_recall()
         [message] = await consumer.receive(LATER, invisible_ms=60_000)
         assert message.body == b"kept"
         assert await consumer.receive(LATER, invisible_ms=60_000) == []
+
+    with_rig(test)
+
+
+def test_messages_are_received_by_priority() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.create(TopicConfig(URGENT, 4, 4, attributes={"message.type": "PRIORITY"}))
+        producer = await rig.producer(URGENT)
+        consumer = await rig.consumer(URGENT, kind=ClientType.SIMPLE_CONSUMER)
+        for _ in range(8):
+            for priority in (1, 9, 0, 2):  # the highest queue has all above its number
+                await producer.send(b"one", URGENT, priority=priority)
+            found = await consumer.receive(URGENT, invisible_ms=10_000)
+            assert [one.system_properties.priority for one in found] == [9, 2, 1, 0]
+            await consumer.ack(*found, topic=URGENT)
 
     with_rig(test)
 

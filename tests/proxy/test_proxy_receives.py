@@ -444,6 +444,29 @@ def test_ordered_messages_wait_for_the_ack_of_their_predecessors() -> None:
     with_rig(test)
 
 
+def test_deliveries_of_ordered_messages_are_counted_by_message() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.create(
+            TopicConfig("Steps", 1, 1, attributes={"message.type": "FIFO"}),
+            groups=(SubscriptionGroup("ordered", consume_message_orderly=True),),
+        )
+        producer = await rig.producer("Steps")
+        consumer = await rig.consumer("Steps", group="ordered", kind=SIMPLE)
+        for body in (b"1", b"2"):
+            await producer.send(body, "Steps", message_group="g")
+        deliveries = []
+        for acks in (False, False, True, False, True):
+            [message] = await consumer.receive("Steps", batch_size=1, invisible_ms=10_000)
+            deliveries.append((message.body, message.system_properties.delivery_attempt))
+            if acks:
+                assert await consumer.ack(message, topic="Steps") == [Code.OK]
+            else:
+                await asyncio.sleep(12)
+        assert deliveries == [(b"1", 1), (b"1", 2), (b"1", 3), (b"2", 1), (b"2", 2)]
+
+    with_rig(test)
+
+
 @pytest.mark.parametrize(
     ("kind", "expression"), [(v2.FilterType.TAG, "red"), (v2.FilterType.SQL, "size > 5")]
 )
