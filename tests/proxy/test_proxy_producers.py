@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kourou.http2.grpc_messages import GrpcStatus, message_prefix
 from kourou.model.topic import TopicConfig
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code, MessageType, TransactionResolution
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("each_mode")
 
 PAYMENTS = "Payments"
 LATER = "Later"
+MIB = 1024 * 1024
 URGENT = "Urgent"
 
 
@@ -132,6 +134,31 @@ def test_messages_are_received_by_priority() -> None:
             found = await consumer.receive(URGENT, invisible_ms=10_000)
             assert [one.system_properties.priority for one in found] == [9, 2, 1, 0]
             await consumer.ack(*found, topic=URGENT)
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize("extra", [1, 8 * MIB])
+def test_body_above_four_mib_is_refused_by_its_code(extra: int) -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        await producer.send(bytes(4 * MIB))
+        answer = await producer.try_send(bytes(4 * MIB + extra))
+        assert answer.status.code == Code.MESSAGE_BODY_TOO_LARGE
+        await producer.send(b"small")
+
+    with_rig(test)
+
+
+def test_request_above_130_mib_is_refused_before_it_arrives() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        call = producer.grpc.open("SendMessage")
+        call.unsent += message_prefix(130 * MIB + 1) + b"the first bytes"
+        producer.grpc.pump(1 + 2)  # the stream after Telemetry
+        assert await call.rest() == []
+        assert call.status is GrpcStatus.RESOURCE_EXHAUSTED
+        await producer.send(b"small")
 
     with_rig(test)
 
