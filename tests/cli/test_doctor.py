@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -220,7 +221,17 @@ def test_findings_for_the_store_of_a_broker(
 def test_versions_and_extras_are_reported() -> None:
     first, *extras = check_versions()
     assert "kourou" in first.detail
-    assert [finding.check for finding in extras] == ["extra fast", "extra server"]
+    names = ["extra fast", "extra server", "extra proxy"]
+    assert [finding.check for finding in extras] == names
+
+
+def test_missing_packages_are_a_note_with_their_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    _, *extras = check_versions()
+    assert {finding.state for finding in extras} == {State.NOTE}
+    proxy = extras[-1]
+    assert proxy.detail.startswith("protobuf, hpack missing: gRPC clients")
+    assert proxy.remedy == "pip install 'kourou[proxy]'"
 
 
 @pytest.mark.slow
@@ -229,7 +240,10 @@ def test_healthy_cluster_has_no_problems(
 ) -> None:
     broker_port = serving.broker.rpartition(":")[2]
     ports = ("--namesrv-port", serving.namesrv.rpartition(":")[2], "--port", broker_port)
-    outcome = kourou("doctor", *ports, "--store", str(tmp_path / "store"), "--json")
+    with socket.create_server((HERE, 0)) as server:
+        grpc_port = server.getsockname()[1]
+    options = ("--grpc-port", str(grpc_port), "--store", str(tmp_path / "store"), "--json")
+    outcome = kourou("doctor", *ports, *options)
     reported = json.loads(outcome.out)
     found = {finding["check"]: finding for finding in reported["findings"]}
 
@@ -240,6 +254,7 @@ def test_healthy_cluster_has_no_problems(
     assert serving.broker in found["broker broker-a"]["detail"]
     assert found["clock of broker-a"]["state"] == "ok"
     assert "the broker, by kourou" in found[f"port {broker_port}"]["detail"]
+    assert "topics must exist (`kourou topic create" in found[f"port {grpc_port}"]["detail"]
 
 
 @pytest.mark.parametrize(

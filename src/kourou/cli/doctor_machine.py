@@ -60,6 +60,7 @@ EXTRAS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("prometheus-client", "cryptography"),
         "no /metrics, and the self-signed TLS certificate needs the program openssl",
     ),
+    "proxy": (("protobuf", "hpack"), "gRPC clients (RocketMQ's 5.x SDKs) are not served"),
 }
 """Extras for servers and clients: their packages, and the effect if one of them is missing."""
 
