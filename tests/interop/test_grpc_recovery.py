@@ -15,10 +15,11 @@ from kourou.testing.process import Serving
 from tests.interop.clients import CACHE, Client
 
 TOPIC = "orders"
-MODES = ("local", "cluster", "behind")
-"""What is killed: `kourou serve` itself, a proxy before it, or the broker behind a proxy."""
+MODES = ("local", "cluster", "shared", "behind")
+"""What is killed: `kourou serve` itself, a proxy before it, one of two that share a port, or the
+broker behind a proxy."""
 LIMIT_S = 400
-"""The Go and the Python client send lost settings again only every 5 minutes."""
+"""The Go client sends lost settings again only every 5 minutes."""
 
 
 def port_of(address: object) -> int:
@@ -38,12 +39,15 @@ def restart_broker(broker: Serving, directory: Path) -> Serving:
     )
 
 
+def start_proxy(namesrv: str, directory: Path, port: int = 0) -> Serving:
+    options = ("--no-console", "--reuse-port")
+    return Serving.start_proxy(namesrv, directory / "home", *options, port=port)
+
+
 def restart_proxy(proxy: Serving, directory: Path) -> Serving:
     """Kill `kourou serve proxy`, and start it again on its port."""
     proxy.stop(signal.SIGKILL)
-    return Serving.start_proxy(
-        proxy.namesrv, directory / "home", "--no-console", port=port_of(proxy.grpc)
-    )
+    return start_proxy(proxy.namesrv, directory, port_of(proxy.grpc))
 
 
 def start(client: Client, name: str, serving: Serving) -> subprocess.Popen[str]:
@@ -96,12 +100,13 @@ def test_clients_recover_without_loss_when_their_server_was_killed(
             admin.create_topic(TOPIC, queues=4, attributes={"message.type": "NORMAL"})
         serving = broker
         if mode != "local":
-            serving = stack.enter_context(
-                Serving.start_proxy(broker.namesrv, tmp_path / "home", "--no-console")
-            )
+            serving = stack.enter_context(start_proxy(broker.namesrv, tmp_path))
+        if mode == "shared":
+            port = port_of(serving.grpc)
+            stack.enter_context(start_proxy(broker.namesrv, tmp_path, port))
 
         def restart() -> Serving:
-            if mode == "cluster":
+            if mode in ("cluster", "shared"):
                 return restart_proxy(serving, tmp_path)
             return restart_broker(broker, tmp_path)
 

@@ -30,11 +30,14 @@ from rocketmq import (
     TransactionResolution,
 )
 from rocketmq.grpc_protocol import FilterType
+from rocketmq.v5.client import client_telemetry_manager
 from rocketmq.v5.exception import InternalErrorException
 
 LIMIT_S = 60
-RECOVERY_S = 360
-"""The client finds its stream lost, and sends its settings again, every 5 minutes only."""
+RECOVERY_S = 120
+SETTINGS_S = 5
+"""The client finds its stream lost, and later sends its settings again, every 5 minutes: `recover`
+does so every 5 s."""
 ENDPOINTS, WAY, RUN = sys.argv[1:4]
 CONFIGURATION = ClientConfiguration(ENDPOINTS, Credentials())
 IS_TLS = WAY == "tls"
@@ -214,6 +217,10 @@ def exchange(topic: str, count: str) -> None:
 
 def recover(topic: str) -> None:
     """Send until eight sends succeed after a line of input; all that succeeded must arrive."""
+    scheduler = client_telemetry_manager.ClientScheduler
+    client_telemetry_manager.ClientScheduler = lambda name, target, first_s, _, loop: scheduler(
+        name, target, first_s, SETTINGS_S, loop
+    )
     pushed: set[str] = set()
     received: set[str] = set()
     sent: list[str] = []
