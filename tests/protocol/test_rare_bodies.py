@@ -17,6 +17,7 @@ from kourou.protocol.brokers import (
 )
 from kourou.protocol.controller.headers import (
     BrokerReplicasInfo,
+    ElectMasterResponse,
     EpochEntry,
     EpochEntryCache,
     ReplicaIdentity,
@@ -30,6 +31,7 @@ from kourou.protocol.controller.headers import (
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.json_records import decode_record, encode_record
 from kourou.protocol.popping.headers import BatchAck, BatchAckMessages, encode_batch_acks
+from kourou.protocol.routes import BrokerMemberGroup
 
 
 def test_consume_queue_entries_are_encoded_with_the_filter() -> None:
@@ -72,6 +74,19 @@ def test_sync_state_set_and_epochs_decode_to_the_same() -> None:
     assert encode_record(in_sync) == b'{"syncStateSet":[1,2],"syncStateSetEpoch":3}'
     assert decode_record(SyncStateSet, encode_record(in_sync)) == in_sync
     assert decode_record(EpochEntryCache, encode_record(epochs)) == epochs
+
+
+def test_members_of_an_election_are_encoded_in_standard_json() -> None:
+    elected = ElectMasterResponse(BrokerMemberGroup("c", "b", {1: "h:1", 2: "h:2"}), (1,))
+    quoted = (
+        b'{"brokerMemberGroup":{"brokerAddrs":{"1":"h:1","2":"h:2"},"brokerName":"b","cluster":"c"}'
+        b',"syncStateSet":[1]}'
+    )
+
+    assert encode_record(elected) == quoted
+    assert decode_record(ElectMasterResponse, quoted) == elected
+    bare = quoted.replace(b'"1"', b"1").replace(b'"2"', b"2")
+    assert decode_record(ElectMasterResponse, bare) == elected
 
 
 def test_broker_names_are_an_array() -> None:

@@ -19,7 +19,8 @@ from typing import Final
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.fields import Int, Long
-from kourou.protocol.json_values import as_list, as_text
+from kourou.protocol.json_records import FieldCodec, from_json, to_json
+from kourou.protocol.json_values import Json, as_list, as_text
 from kourou.protocol.request_spec import PROPERTIES_CODEC, BodyCodec, RequestSpec, record_codec
 from kourou.protocol.routes import BrokerMemberGroup
 
@@ -193,11 +194,26 @@ class SyncStateSet:
     sync_state_set_epoch: int = 0
 
 
+def _group_to_json(group: BrokerMemberGroup) -> Json:
+    addresses = {str(broker_id): address for broker_id, address in group.broker_addrs.items()}
+    return to_json(group) | {"brokerAddrs": addresses}
+
+
+def _group_from_json(value: object, label: str) -> BrokerMemberGroup:
+    return from_json(BrokerMemberGroup, value, label)
+
+
 @dataclass(frozen=True, slots=True)
 class ElectMasterResponse:
-    """Response body of CONTROLLER_ELECT_MASTER (1002)."""
+    """Response body of CONTROLLER_ELECT_MASTER (1002).
 
-    broker_member_group: BrokerMemberGroup | None = None
+    Java's controller writes the broker ids without quotes, which Java's brokers and tools do not
+    decode: they report a failure of an election that succeeded.
+    """
+
+    broker_member_group: BrokerMemberGroup | None = field(
+        default=None, metadata={"codec": FieldCodec(_group_to_json, _group_from_json)}
+    )
     sync_state_set: tuple[int, ...] | None = None
 
 
