@@ -13,6 +13,8 @@ from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
+from kourou.cli.controller import PREFIX as CONTROLLER_PREFIX
+from kourou.cli.controller import ControllerSettings
 from kourou.cli.monitoring import ConsoleConfig
 from kourou.cli.serve import NAMESRV_PREFIX, PREFIX, ServeConfig
 from kourou.cli.serve_proxy import PREFIX as PROXY_PREFIX
@@ -25,6 +27,7 @@ from kourou.client.consuming.consumer_config import (
     PushConsumerConfig,
     SimpleConsumerConfig,
 )
+from kourou.controller.config import ControllerConfig
 from kourou.documented import choices, default_text, field_descriptions
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.limits import ConnectionLimits
@@ -59,6 +62,16 @@ CLIENT_TITLES: Final[dict[type[Any], str]] = {
     AdminConfig: "`AdminConfig`",
     TlsClientConfig: "`TlsClientConfig`",
 }
+CONTROLLER_KEYS: Final = frozenset(
+    (
+        "bindAddress",
+        "controllerStorePath",
+        "listenPort",
+        "notifyBrokerRoleChanged",
+        "scanNotActiveBrokerInterval",
+    )
+)
+"""Keys of the controller that RocketMQ has too (ControllerConfig.java, NettyServerConfig.java)."""
 PROXY_KEYS: Final = frozenset(
     ("grpcServerPort", "namesrvAddr", "proxyClusterName", "remotingListenPort")
 )
@@ -135,6 +148,14 @@ def _servers() -> Iterator[str]:
     yield (
         "`kourou serve proxy` takes the options of monitoring, connections and TLS above as well, "
         f"and the environment with the prefix `{PROXY_PREFIX}`.\n\n"
+    )
+    values = values_of(ControllerSettings())
+    owners = (ControllerSettings, ControllerConfig)
+    own = [one for one in options(ControllerSettings) if one.owner in owners]
+    yield _section("Controller", (_server_row(one, values, CONTROLLER_KEYS) for one in own))
+    yield (
+        "`kourou controller` takes the options of monitoring, connections and TLS above as well, "
+        f"and the environment with the prefix `{CONTROLLER_PREFIX}`.\n\n"
     )
 
 

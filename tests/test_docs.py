@@ -15,6 +15,7 @@ import pytest
 from typer.main import get_command
 
 from kourou.cli.serve import ServeConfig
+from kourou.controller.config import ControllerConfig
 from kourou.documented import field_descriptions
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.tls import TlsServerConfig
@@ -137,6 +138,7 @@ CONFIGS = [
     *configuration_page.SERVER_TITLES,
     *configuration_page.CLIENT_TITLES,
     NamesrvConfig,
+    ControllerConfig,
     TlsServerConfig,
 ]
 

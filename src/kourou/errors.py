@@ -582,5 +582,19 @@ class EpochError(KourouError):
     """Epochs of a log do not increase, or are out of range."""
 
 
+class ControllerStateError(StoreError):
+    """The state of a controller is damaged, or is not the one that it had before."""
+
+
+class NotLeadingError(RemoteError, code=2007):
+    """The controller does not lead, or no longer: ask the leading one (CONTROLLER_NOT_LEADER)."""
+
+    retriable = True
+
+
+class WriteInDoubtError(KourouError):
+    """A controller cannot tell whether its decision was stored."""
+
+
 class InternalError(KourouError):
     """A bug in Kourou; please report it with the error text and the traceback."""

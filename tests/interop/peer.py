@@ -45,13 +45,18 @@ def free_broker_port() -> int:
 
 @dataclass
 class JavaServer:
-    """A Java name server and broker."""
+    """A Java name server and broker, or a broker alone.
+
+    Attributes:
+        has_namesrv: whether the first of `processes` is a name server.
+    """
 
     namesrv_addr: str
     broker_addr: str
     home: Path
     broker_command: Sequence[str]
     processes: list[subprocess.Popen[bytes]]
+    has_namesrv: bool = True
 
     def kill(self) -> None:
         """Kill the broker; `stop` ends the name server."""
@@ -61,7 +66,7 @@ class JavaServer:
 
     def start_broker(self) -> None:
         """Start the broker, again after `kill`; return when it is registered."""
-        self._run(self.broker_command, "broker.conf", self.broker_addr)
+        self.run_broker()
         log = self.home / "broker.conf.log"
         deadline = time.monotonic() + START_SECONDS  # noqa: TID251 - a real process has real time
         with AdminClient(self.namesrv_addr) as admin:
@@ -71,6 +76,10 @@ class JavaServer:
                     f"the name server knows no broker after {START_SECONDS} s: {_printed(log)}"
                 )
                 time.sleep(0.05)  # noqa: TID251
+
+    def run_broker(self) -> None:
+        """Start the broker; return when it listens."""
+        self._run(self.broker_command, "broker.conf", self.broker_addr)
 
     def start_namesrv(self, command: Sequence[str]) -> None:
         """Start the name server; return when it listens."""
@@ -86,7 +95,7 @@ class JavaServer:
         At its end, a name server saves only the archive of its classes.
         """
         for process in reversed(self.processes):
-            is_namesrv = process is self.processes[0]
+            is_namesrv = self.has_namesrv and process is self.processes[0]
             is_done = is_namesrv and _archive(NAMESRV).exists()
             self._end(process, signal.SIGKILL if is_done else signal.SIGTERM)
 
@@ -127,12 +136,49 @@ def start_java(
     Its store is `store`, by default a new one, with the file sizes of Kourou's `dev` profile.
     `options` are more lines of broker.conf, `namesrv_options` of namesrv.conf.
     """
-    namesrv_port, broker_port = free_port(), free_broker_port()
+    namesrv_port = free_port()
+    namesrv_addr = f"127.0.0.1:{namesrv_port}"
     home.mkdir(parents=True, exist_ok=True)
     (home / "namesrv.conf").write_text(f"listenPort={namesrv_port}\n{namesrv_options}")
+    server = java_broker(
+        jars, home, namesrv_addr, flush=flush, heap=heap, store=store, options=options
+    )
+    server.has_namesrv = True
+    try:
+        server.start_namesrv(_command(jars, home, "128m", NAMESRV))
+        server.start_broker()
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def start_java_namesrv(jars: str, home: Path) -> JavaServer:
+    """Start a Java name server without a broker."""
+    port = free_port()
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "namesrv.conf").write_text(f"listenPort={port}\n")
+    server = JavaServer(f"127.0.0.1:{port}", "", home, (), [])
+    server.start_namesrv(_command(jars, home, "128m", NAMESRV))
+    return server
+
+
+def java_broker(
+    jars: str,
+    home: Path,
+    namesrv_addr: str,
+    *,
+    flush: str = "SYNC_FLUSH",
+    heap: str = "512m",
+    store: Path | None = None,
+    options: str = "",
+) -> JavaServer:
+    """Return a Java broker that is not started yet; the arguments are those of `start_java`."""
+    port = free_broker_port()
+    home.mkdir(parents=True, exist_ok=True)
     (home / "broker.conf").write_text(
         "brokerClusterName=DefaultCluster\nbrokerName=broker-a\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
-        f"listenPort={broker_port}\nnamesrvAddr=127.0.0.1:{namesrv_port}\n"
+        f"listenPort={port}\nnamesrvAddr={namesrv_addr}\n"
         f"storePathRootDir={store or home / 'store'}\nflushDiskType={flush}\n"
         "messageDelayLevel=1s 1s 1s 1s 1s 1s\nmappedFileSizeCommitLog=67108864\n"
         "maxHashSlotNum=250000\nmaxIndexNum=1000000\n"
@@ -141,27 +187,36 @@ def start_java(
         "osPageCacheBusyTimeOutMills=30000\n"
         f"{options}"
     )
+    command = _command(jars, home, heap, "Broker")
+    return JavaServer(namesrv_addr, f"127.0.0.1:{port}", home, command, [], has_namesrv=False)
 
-    def command(memory: str, main: str) -> Sequence[str]:
-        return (
-            *("java", f"-Xms{memory}", f"-Xmx{memory}", *_fast(main), f"-Duser.home={home}"),
-            *("-cp", f"{jars}:{broker_classes()}", main),
-        )
 
-    server = JavaServer(
-        f"127.0.0.1:{namesrv_port}",
-        f"127.0.0.1:{broker_port}",
-        home,
-        command(heap, "Broker"),
-        [],
+@contextmanager
+def java_controller(jars: str, home: Path) -> Iterator[str]:
+    """Run a Java controller; yield its address."""
+    port = free_port()
+    home.mkdir(parents=True, exist_ok=True)
+    server = JavaServer("", f"127.0.0.1:{port}", home, (), [], has_namesrv=False)
+    (home / "broker.conf").write_text(
+        "controllerDLegerGroup=kourou\ncontrollerDLegerSelfId=n0\n"
+        f"controllerDLegerPeers=n0-127.0.0.1:{port}\ncontrollerStorePath={home / 'state'}\n"
+        "scanNotActiveBrokerInterval=500\nscanInactiveMasterInterval=500\n"
+    )
+    server.broker_command = _command(
+        jars, home, "256m", "org.apache.rocketmq.controller.ControllerStartup"
     )
     try:
-        server.start_namesrv(command("128m", NAMESRV))
-        server.start_broker()
-    except BaseException:
+        server.run_broker()
+        yield server.broker_addr
+    finally:
         server.stop()
-        raise
-    return server
+
+
+def _command(jars: str, home: Path, memory: str, main: str) -> Sequence[str]:
+    return (
+        *("java", f"-Xms{memory}", f"-Xmx{memory}", *_fast(main), f"-Duser.home={home}"),
+        *("-cp", f"{jars}:{broker_classes()}", main),
+    )
 
 
 @contextmanager

@@ -37,6 +37,7 @@ PANELS: Final = {
         "cluster": "List brokers with their rates and disk usage.",
         "broker": "Show the status of brokers, read and change their settings.",
         "namesrv": "Configure name servers, and take brokers out of service.",
+        "controller": "Run a controller, which elects the masters of broker sets.",
     },
     "Diagnose": {
         "doctor": "Check this machine and the cluster for problems, with remedies.",

@@ -43,7 +43,7 @@ class Outcome:
 
 
 class Serving:
-    """A running `kourou serve` that accepts connections. Leaving its `with` block stops it.
+    """A running server that accepts connections. Leaving its `with` block stops it.
 
     Attributes:
         process: the process; its stdout and stderr are pipes.
@@ -109,6 +109,20 @@ class Serving:
         )
 
     @classmethod
+    def start_controller(cls, directory: Path, *options: str, port: int = 0) -> Serving:
+        """Start `kourou controller` with its state in `directory`; return when it listens.
+
+        Raises:
+            AssertionError: the process ended before it was ready; the text contains its stderr.
+        """
+        return cls._ready(
+            start_command(
+                *("controller", "--file", str(directory), "--port", str(port), "--no-console"),
+                *("--log-level", "error", "--ready-json", *options),
+            )
+        )
+
+    @classmethod
     def _ready(cls, process: subprocess.Popen[str]) -> Serving:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -121,6 +135,11 @@ class Serving:
     def namesrv(self) -> str:
         """The name server's `host:port`."""
         return str(self.ready["namesrv"])
+
+    @property
+    def controller(self) -> str:
+        """The `host:port` of a controller."""
+        return str(self.ready["controller"])
 
     @property
     def grpc(self) -> str:

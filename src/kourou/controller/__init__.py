@@ -1,0 +1,1 @@
+"""The controller: registers the replicas of broker sets and elects their masters."""
