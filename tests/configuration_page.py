@@ -28,6 +28,7 @@ from kourou.client.consuming.consumer_config import (
     SimpleConsumerConfig,
 )
 from kourou.controller.config import ControllerConfig
+from kourou.controller.etcd_gateway import EtcdConfig
 from kourou.documented import choices, default_text, field_descriptions
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.limits import ConnectionLimits
@@ -150,7 +151,7 @@ def _servers() -> Iterator[str]:
         f"and the environment with the prefix `{PROXY_PREFIX}`.\n\n"
     )
     values = values_of(ControllerSettings())
-    owners = (ControllerSettings, ControllerConfig)
+    owners = (ControllerSettings, ControllerConfig, EtcdConfig)
     own = [one for one in options(ControllerSettings) if one.owner in owners]
     yield _section("Controller", (_server_row(one, values, CONTROLLER_KEYS) for one in own))
     yield (

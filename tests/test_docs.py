@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from kourou.cli.serve import ServeConfig
 from kourou.controller.config import ControllerConfig
+from kourou.controller.etcd_gateway import EtcdConfig
 from kourou.documented import field_descriptions
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.tls import TlsServerConfig
@@ -139,6 +140,7 @@ CONFIGS = [
     *configuration_page.CLIENT_TITLES,
     NamesrvConfig,
     ControllerConfig,
+    EtcdConfig,
     TlsServerConfig,
 ]
 

@@ -592,6 +592,10 @@ class NotLeadingError(RemoteError, code=2007):
     retriable = True
 
 
+class EtcdError(KourouError):
+    """etcd refused a request, or did not answer it; then it may have been served."""
+
+
 class WriteInDoubtError(KourouError):
     """A controller cannot tell whether its decision was stored."""
 

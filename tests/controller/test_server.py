@@ -148,7 +148,6 @@ def test_replicas_register_and_learn_of_the_next_master() -> None:
         assert (confirmed.master_broker_id, confirmed.master_epoch) == (2, 2)
 
     run(test)
-    run(test, Runtime.system())
 
 
 def test_tools_read_the_leading_controller_the_sets_and_the_options() -> None:
@@ -173,6 +172,7 @@ def test_tools_read_the_leading_controller_the_sets_and_the_options() -> None:
         assert (await rig.ask(RequestCode.CLEAN_BROKER_DATA, clean)).code == 0
 
     run(test)
+    run(test, Runtime.system())
 
 
 def test_requests_without_a_broker_name_or_body_are_refused() -> None:

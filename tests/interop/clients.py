@@ -107,6 +107,21 @@ def admin_command() -> Sequence[str]:
     return (*java(f"{HERE / 'java' / 'quiet'}:{classes}:{library}"), "Admin")
 
 
+def etcd() -> str:
+    """Return the program of etcd, from the machine or from Debian's package."""
+    found = shutil.which("etcd")
+    if found is not None:
+        return found
+    program = CACHE / "etcd" / "usr" / "bin" / "etcd"
+    if not program.exists():
+        _need("apt-get", "Debian's etcd-server")
+        program.parents[2].mkdir(parents=True, exist_ok=True)
+        build("apt-get", "download", "-q", "etcd-server", directory=program.parents[2])
+        (package,) = program.parents[2].glob("etcd-server_*.deb")
+        build("dpkg", "-x", str(package), str(program.parents[2]))
+    return str(program)
+
+
 def go_client() -> Client:
     """Return the official Go client, driven by go/main.go."""
     _need("go", "Go 1.22")

@@ -54,7 +54,7 @@ OPTIONS = (
 @contextmanager
 def kourou_controller(directory: Path) -> Iterator[str]:
     """Run `kourou controller`; yield its address."""
-    serving = Serving.start_controller(directory)
+    serving = Serving.start_controller("--file", str(directory))
     try:
         yield serving.controller
     finally:

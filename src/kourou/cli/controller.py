@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -26,8 +26,10 @@ from kourou.cli.options import ListenOn, LogLevel, ReadyJson
 from kourou.cli.process import default_log_level, limit_gc_pauses, run_loop, stop_on_signals
 from kourou.console.server import ReadMetrics
 from kourou.controller.config import ControllerConfig
+from kourou.controller.etcd_gateway import EtcdConfig, EtcdGateway
+from kourou.controller.etcd_store import EtcdStore
 from kourou.controller.file_store import FileStore
-from kourou.controller.server import Controller
+from kourou.controller.server import Controller, lease_clock_ms
 from kourou.controller.state_store import StateStore
 from kourou.disk import OsDisk, require_file_calls
 from kourou.documented import documented
@@ -42,6 +44,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 PREFIX: Final = "KOUROU_CONTROLLER_"
 
 SINGLE_ID: Final = "n0"
+"""The id of a controller that is alone, as in Java's examples."""
 
 SINGLE: Final = (
     "warning: this controller is a single point of failure: while it is down, no master is "
@@ -62,8 +65,37 @@ class ControllerSettings:
     """The controller's settings; their keys are in the same flat file."""
     file: Path | None = field(default=None, metadata={"key": "controllerStorePath"})
     """The directory of the state of a single controller; created if it is missing."""
+    etcd: EtcdConfig = field(default_factory=EtcdConfig)
+    """Settings of etcd, which has the state of several controllers."""
     console: ConsoleConfig = field(default_factory=ConsoleConfig)
     """Settings of /metrics, /healthz and /readyz."""
+
+    def check_place(self) -> None:
+        """Verify that the state has one place.
+
+        Raises:
+            ConfigError: it has none, or two.
+        """
+        if self.file is not None and self.etcd.endpoints:
+            raise ConfigError("file and etcd are both set; the state is in one place only")
+        if self.file is None and not self.etcd.endpoints:
+            raise ConfigError(
+                "the controller has no place for its state: name a directory with --file, or etcd "
+                "with --etcd http://host:2379"
+            )
+
+    @property
+    def state(self) -> str:
+        """The place of the state, for people."""
+        if self.file is not None:
+            return str(self.directory)
+        return f"{','.join(self.etcd.endpoints)} {self.etcd.etcd_prefix}"
+
+    @property
+    def directory(self) -> Path:
+        """The absolute directory of the state; only with `file`."""
+        assert self.file is not None
+        return self.file.expanduser().absolute()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +123,13 @@ Run a controller, which elects the masters of broker sets, until Ctrl-C.
 Brokers of Kourou and RocketMQ register with it in controller mode (enableControllerMode,
 controllerAddr). When a master is dead, a replica that has all acknowledged messages becomes master.
 
-With --file the state is in a directory, and this controller is the only one: for development, or
-where a failure of its machine may wait for you.
+With --etcd the state is in etcd, and several controllers may run: one leads, the others wait. With
+--file it is in a directory, and this controller is the only one: for development, or where a
+failure of its machine may wait for you.
 
 \b
 Examples:
+  kourou controller --etcd http://10.0.0.1:2379,http://10.0.0.2:2379,http://10.0.0.3:2379
   kourou controller --file ./controller
   kourou controller --file ./controller --listen 0.0.0.0 --advertise 10.0.0.1:19876
 
@@ -109,6 +143,16 @@ damaged), 130 stopped by a second Ctrl-C.
 _File = Annotated[
     Path | None,
     typer.Option("--file", metavar="DIR", help="The directory of a single controller's state."),
+]
+_Etcd = Annotated[
+    str | None,
+    typer.Option("--etcd", metavar="URL[,...]", help="The endpoints of etcd, http:// or https://."),
+]
+_Prefix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="The prefix of all etcd keys.  [default: /kourou/controller]"
+    ),
 ]
 _Port = Annotated[
     int | None,
@@ -131,6 +175,8 @@ _Config = Annotated[
 @app.command(help=HELP)
 def controller(
     *,
+    etcd: _Etcd = None,
+    prefix: _Prefix = None,
     file: _File = None,
     listen: ListenOn = None,
     port: _Port = None,
@@ -146,22 +192,16 @@ def controller(
     logs.configure(log_level or default_log_level())
     flags = {
         "file": file,
+        "etcd": etcd,
+        "etcd_prefix": prefix,
         "listen": listen,
         "port": port,
         "advertise": advertise,
         "console_port": console_port,
         "console_enable": False if no_console else None,
     }
-    settings = load(
-        ControllerSettings,
-        path=config,
-        environ=os.environ,
-        prefix=PREFIX,
-        flags=flags,
-        defaults={"controller_id": SINGLE_ID},
-    )
-    if settings.file is None:
-        raise ConfigError("the controller has no place for its state: name a directory with --file")
+    settings = load(ControllerSettings, path=config, environ=os.environ, prefix=PREFIX, flags=flags)
+    settings.check_place()
 
     def announce(ready: ControllerReady) -> None:
         if ready_json:
@@ -176,12 +216,13 @@ def controller(
                 "every program that can connect to it can elect masters"
             )
 
-    print_stderr(SINGLE)
-    run_loop(serve_controller(settings, settings.file.expanduser().absolute(), announce))
+    if settings.file is not None:
+        print_stderr(SINGLE)
+    run_loop(serve_controller(settings, announce))
 
 
 async def serve_controller(
-    settings: ControllerSettings, directory: Path, announce: Callable[[ControllerReady], None]
+    settings: ControllerSettings, announce: Callable[[ControllerReady], None]
 ) -> None:
     """Serve until a signal; call `announce` once, when brokers can connect.
 
@@ -194,7 +235,19 @@ async def serve_controller(
     config = settings.controller
     async with AsyncExitStack() as running:
         runtime = Runtime.system()
-        store = _file_store(directory, runtime, config, running)
+        if settings.file is None:
+            gateway = EtcdGateway(settings.etcd, runtime.offload)
+            running.callback(gateway.close)
+            store: StateStore = EtcdStore(
+                gateway,
+                settings.etcd.etcd_prefix,
+                ttl_s=settings.etcd.etcd_ttl_s,
+                lease_ms=config.lease_ms_max,
+                now_ms=lease_clock_ms,
+            )
+        else:
+            config = replace(config, controller_id=config.controller_id or SINGLE_ID)
+            store = _file_store(settings.directory, runtime, config, running)
         server = Controller(config, runtime, store)
         await server.start()
         running.push_async_callback(server.stop)
@@ -207,7 +260,7 @@ async def serve_controller(
             ControllerReady(
                 pid=os.getpid(),
                 controller=server.member.address,
-                state=str(directory),
+                state=settings.state,
                 is_exposed=not is_loopback(config.listen),
                 console=console_url(console),
             )

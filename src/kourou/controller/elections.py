@@ -255,14 +255,14 @@ class Elections:
 
     async def scan(self) -> None:
         """Elect a master for each set whose master is dead and that has a replica alive."""
+        if not self.leads:
+            return  # if it leads again in this term, the time between does not count
         now_ms, scanned_at_ms = self._now_ms(), self._scanned_at_ms
         self._scanned_at_ms = now_ms
         late_ms = now_ms - scanned_at_ms - self._config.current.scan_interval_ms
         if late_ms > _LATE_SCANS * self._config.current.scan_interval_ms:
             log.warning("controller.was_stopped ms=%d", late_ms)
             self._heartbeats.postpone(late_ms)
-        if not self.leads:
-            return
         for name in [*self._pending, *self._leaderless(now_ms)]:
             asked = ElectMasterRequestHeader("", name, replica_sets.BY_CONTROLLER)
             try:

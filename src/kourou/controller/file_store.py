@@ -22,7 +22,7 @@ from kourou.errors import (
     StoreLockedError,
     WriteInDoubtError,
 )
-from kourou.protocol.json_records import record_functions
+from kourou.protocol.json_records import encode_record, record_functions
 from kourou.remoting.runtime import Offload
 from kourou.store.state.config_file import seal, unseal
 
@@ -50,7 +50,7 @@ class _State:
     sets: tuple[_StoredSet, ...] = ()
 
 
-_decode, _encode = record_functions(_State, FILE_NAME)
+_decode, _ = record_functions(_State, FILE_NAME)
 
 
 class FileStore:
@@ -67,6 +67,7 @@ class FileStore:
         self._offload = offload
         self._lease_ms = lease_ms
         self._sets: dict[str, Stored] = {}
+        self._texts: dict[str, bytes] = {}  # each set in the file: encoding all takes long
         self._sequence = 0
         self._member: Member | None = None
         self._deposed = asyncio.Event()
@@ -101,6 +102,7 @@ class FileStore:
         self._sets = {
             one.broker_set.broker_name: Stored(one.broker_set, one.version) for one in state.sets
         }
+        self._texts = {name: _text_of(one) for name, one in self._sets.items()}
 
     def _parse(self, text: bytes) -> _State:
         data, self._sequence = unseal(text)
@@ -115,8 +117,12 @@ class FileStore:
         """Return the state at once: there is no other controller."""
         self._member = member
         # The next start must wait for the leases that this one confirms.
-        await self._save(self._sets)
+        await self._save(self._texts)
         return Term(dict(self._sets), self._lease_ms)
+
+    @property
+    def problem(self) -> str | None:
+        return None
 
     def leads(self) -> bool:
         return self._member is not None and not self._deposed.is_set()
@@ -129,11 +135,15 @@ class FileStore:
         if version != (0 if current is None else current.version):
             return WriteResult(is_written=False, stored=current)
         stored = None if broker_set is None else Stored(broker_set, self._sequence + 1)
-        sets = {other: one for other, one in self._sets.items() if other != name}
+        texts = {other: text for other, text in self._texts.items() if other != name}
         if stored is not None:
-            sets[name] = stored
-        await self._save(sets)
-        self._sets = sets
+            texts[name] = _text_of(stored)
+        await self._save(texts)
+        self._texts = texts
+        if stored is None:
+            self._sets.pop(name, None)
+        else:
+            self._sets[name] = stored
         return WriteResult(is_written=True, stored=stored)
 
     async def leader(self) -> Member | None:
@@ -148,12 +158,16 @@ class FileStore:
             self._unlock()
             self._unlock = None
 
-    async def _save(self, sets: dict[str, Stored]) -> None:
+    async def _save(self, texts: dict[str, bytes]) -> None:
         # A failed save may be on disk: the next one needs another number.
         self._sequence += 1
-        stored = tuple(_StoredSet(one.version, one.broker_set) for one in sets.values())
-        text = seal(_encode(_State(self._lease_ms, stored)), self._sequence)
+        state = b'{"leaseMs":%d,"sets":[%b]}' % (self._lease_ms, b",".join(texts.values()))
+        text = seal(state, self._sequence)
         try:
             await self._offload(replace, self._disk, FILE_NAME, text, backup=None)
         except OSError as error:
             raise WriteInDoubtError(f"{FILE_NAME} cannot be written: {error}") from error
+
+
+def _text_of(stored: Stored) -> bytes:
+    return encode_record(_StoredSet(stored.version, stored.broker_set))

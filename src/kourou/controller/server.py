@@ -103,8 +103,8 @@ class Controller:
 
     def unready_reasons(self) -> list[str]:
         """Return why brokers cannot rely on this controller; empty if they can."""
-        failure = self._elections.failure
-        return [*([] if failure is None else [failure]), *self._elections.refusals]
+        problems = (self._elections.failure, self._store.problem)
+        return [*(one for one in problems if one is not None), *self._elections.refusals]
 
     def metrics(self) -> list[Family]:
         """Return the metrics, with the names of Java's controller where it has them."""

@@ -62,6 +62,10 @@ class WriteResult(NamedTuple):
 class StateStore(Protocol):
     """Durable state of broker sets, shared by the controllers of a cluster."""
 
+    @property
+    def problem(self) -> str | None:
+        """Why the state cannot be used now; None while it can."""
+
     async def campaign(self, member: Member) -> Term:
         """Wait until this controller leads, and return the state.
 

@@ -109,15 +109,19 @@ class Serving:
         )
 
     @classmethod
-    def start_controller(cls, directory: Path, *options: str, port: int = 0) -> Serving:
-        """Start `kourou controller` with its state in `directory`; return when it listens.
+    def start_controller(cls, *options: str, port: int = 0) -> Serving:
+        """Start `kourou controller` and return when it listens.
+
+        Args:
+            options: of the command; they name the place of its state.
+            port: for brokers and tools; 0 chooses a free one.
 
         Raises:
             AssertionError: the process ended before it was ready; the text contains its stderr.
         """
         return cls._ready(
             start_command(
-                *("controller", "--file", str(directory), "--port", str(port), "--no-console"),
+                *("controller", "--port", str(port), "--no-console"),
                 *("--log-level", "error", "--ready-json", *options),
             )
         )
