@@ -164,8 +164,11 @@ def test_state_without_its_identity_and_damaged_sets_are_refused() -> None:
     async def damaged(rig: Rig) -> None:
         await refused(rig, b"/kourou/sets/a", "e30=", "/kourou/sets/a is damaged")
 
-    run(without_identity)
-    run(damaged)
+    async def damaged_identity(rig: Rig) -> None:
+        await refused(rig, b"/kourou/cluster", "e30=", "/kourou/cluster is damaged")
+
+    for test in (without_identity, damaged, damaged_identity):
+        run(test)
 
 
 def test_states_below_other_prefixes_are_independent() -> None:
@@ -202,5 +205,24 @@ def test_waiting_controllers_and_renewals_write_nothing() -> None:
         await first.close()
         await waiting
         await second.close()
+
+    run(test)
+
+
+def test_damaged_leader_key_is_reported_once_until_it_is_removed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(rig: Rig) -> None:
+        body = {"key": "L2tvdXJvdS9sZWFkZXI=", "value": "e30="}
+        await rig.etcd.call("kv/put", body)
+        store = rig.open()
+        campaign = asyncio.create_task(store.campaign(FIRST))
+        await asyncio.sleep(1)
+        assert "the etcd key /kourou/leader is damaged" in str(store.problem)
+        assert caplog.text.count("etcd.failed") == 1
+        rig.etcd.restore()
+        await asyncio.wait_for(campaign, 5)
+        assert store.leads()
+        await store.close()
 
     run(test)

@@ -21,7 +21,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kourou.controller.broker_set import BrokerSet, decode_broker_set, encode_broker_set
 from kourou.controller.etcd_gateway import Etcd, Json
@@ -43,6 +43,13 @@ _RENEWALS: Final = 4
 """Renewals of the lease within its time."""
 _PAGE: Final = 500
 """Broker sets read by one request."""
+
+
+class _Cluster(NamedTuple):
+    """Identity of a state, and the longest lease of a master that was confirmed with it."""
+
+    identity: str
+    lease_ms: int
 
 
 class EtcdStore:
@@ -99,14 +106,15 @@ class EtcdStore:
             await self._begin_lease(member)
         self._members = await self._read_members()
         found = await self._range(self._key("leader"))
-        self.problem = None
         if found and found[0].get("lease") != self._lease_id:
             self._leader = _member(found[0])
+            self.problem = None
             return None
+        self.problem = None
         if found:  # created by an earlier attempt, whose answer was lost or that could not go on
             return await self._begin_term(member, found[0]["create_revision"])
         key = self._key("leader")
-        answer = await self._call(
+        answer = await self._etcd.call(
             "kv/txn",
             {
                 "compare": [_created(key, "0")],
@@ -128,11 +136,11 @@ class EtcdStore:
         if self._renewals is not None:
             self._renewals.cancel()
         sent_at_ms = self._now_ms()
-        answer = await self._call("lease/grant", {"TTL": str(self._ttl_s)})
+        answer = await self._etcd.call("lease/grant", {"TTL": str(self._ttl_s)})
         self._lease_id = answer["ID"]
         self._extend_lease(sent_at_ms, answer)
         key = self._key(f"members/{member.member_id}")
-        await self._call("kv/put", _put(key, _encode(member), self._lease_id)["request_put"])
+        await self._etcd.call("kv/put", _put(key, _encode(member), self._lease_id)["request_put"])
         self._renewals = asyncio.create_task(self._renew(), name="renew the etcd lease")
 
     async def _renew(self) -> None:
@@ -141,13 +149,15 @@ class EtcdStore:
             await asyncio.sleep(self._ttl_s / _RENEWALS)
             sent_at_ms = self._now_ms()
             try:
-                answer = await self._call("lease/keepalive", {"ID": self._lease_id})
+                answer = await self._etcd.call("lease/keepalive", {"ID": self._lease_id})
             except EtcdError as error:
                 self._report(error)
                 continue
             if not int(answer.get("result", {}).get("TTL", "0")):
                 break
             self._extend_lease(sent_at_ms, answer["result"])
+            if self._leader_revision:
+                self.problem = None
         self._depose()
         self._lease_id = ""
 
@@ -182,7 +192,7 @@ class EtcdStore:
         self._depose()
         if lease_id:
             try:
-                await self._call("lease/revoke", {"ID": lease_id})
+                await self._etcd.call("lease/revoke", {"ID": lease_id})
             except EtcdError as error:
                 self._report(error)
 
@@ -205,30 +215,30 @@ class EtcdStore:
                 break
             start = _text(page[-1]["key"]) + "\0"
         found = await self._range(self._key("cluster"))
-        cluster = json.loads(base64.b64decode(found[0]["value"])) if found else None
+        cluster = _cluster(found[0]) if found else None
         self._check_identity(cluster, sets)
-        lease_ms = max(self._lease_ms, cluster["leaseMs"] if cluster else 0)
-        identity = cluster["id"] if cluster else uuid.uuid4().hex
-        if cluster is None or lease_ms > cluster["leaseMs"]:
-            value = json.dumps({"id": identity, "leaseMs": lease_ms}).encode()
-            key = self._key("cluster")
-            answer = await self._call(
-                "kv/txn", {"compare": [self._still_leads()], "success": [_put(key, value)]}
+        known = cluster or _Cluster(uuid.uuid4().hex, 0)
+        lease_ms = max(self._lease_ms, known.lease_ms)
+        if lease_ms > known.lease_ms:
+            value = json.dumps({"id": known.identity, "leaseMs": lease_ms}).encode()
+            change = _put(self._key("cluster"), value)
+            answer = await self._etcd.call(
+                "kv/txn", {"compare": [self._still_leads()], "success": [change]}
             )
             if not answer.get("succeeded"):
                 raise EtcdError("another controller leads already")
-        self._identity = identity
+        self._identity = known.identity
         return Term(sets, lease_ms)
 
-    def _check_identity(self, cluster: Json | None, sets: dict[str, Stored]) -> None:
+    def _check_identity(self, cluster: _Cluster | None, sets: dict[str, Stored]) -> None:
         key = self._key("cluster")
         if cluster is None and sets:
             raise ControllerStateError(
                 f"etcd has broker sets, but not the key {key}: a part of the state was removed. "
                 "Restore the newest state, or use the right prefix"
             )
-        if self._identity is not None and (cluster is None or cluster["id"] != self._identity):
-            found = "nothing" if cluster is None else f"the state {cluster['id']}"
+        if self._identity is not None and (cluster is None or cluster.identity != self._identity):
+            found = "nothing" if cluster is None else f"the state {cluster.identity}"
             raise ControllerStateError(
                 f"this controller has used the state {self._identity}, and etcd has {found} below "
                 f"{self._prefix}: it was emptied, or is another cluster's. Restore the newest "
@@ -253,7 +263,7 @@ class EtcdStore:
         }
         leader_revision = self._leader_revision
         try:
-            answer = await self._call("kv/txn", request)
+            answer = await self._etcd.call("kv/txn", request)
         except EtcdError as error:
             self._report(error)
             raise WriteInDoubtError(str(error)) from error
@@ -279,17 +289,12 @@ class EtcdStore:
         body = {"key": _b64(key), "limit": str(limit)}
         if end is not None:
             body["range_end"] = _b64(end)
-        found: list[Json] = (await self._call("kv/range", body)).get("kvs", [])
+        found: list[Json] = (await self._etcd.call("kv/range", body)).get("kvs", [])
         return found
 
     async def _read_members(self) -> list[Member]:
         begin = self._key("members/")
         return [_member(one) for one in await self._range(begin, _end_of(begin))]
-
-    async def _call(self, method: str, body: Json) -> Json:
-        answer = await self._etcd.call(method, body)
-        self.problem = None
-        return answer
 
     def _report(self, error: EtcdError) -> None:
         if self.problem is None:
@@ -330,8 +335,30 @@ def _encode(member: Member) -> bytes:
 
 
 def _member(found: Json) -> Member:
-    value = json.loads(base64.b64decode(found["value"]))
-    return Member(value["id"], value["address"])
+    """Return the controller of a key.
+
+    Raises:
+        EtcdError: the value is not a controller's.
+    """
+    try:
+        value = json.loads(base64.b64decode(found["value"]))
+        return Member(str(value["id"]), str(value["address"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EtcdError(f"the etcd key {_text(found['key'])} is damaged: {error}") from None
+
+
+def _cluster(found: Json) -> _Cluster:
+    """Return the identity of the state.
+
+    Raises:
+        ControllerStateError: it is damaged.
+    """
+    try:
+        value = json.loads(base64.b64decode(found["value"]))
+        return _Cluster(str(value["id"]), int(value["leaseMs"]))
+    except (KeyError, TypeError, ValueError) as error:
+        key = _text(found["key"])
+        raise ControllerStateError(f"the etcd key {key} is damaged: {error}") from None
 
 
 def _stored(found: Json) -> Stored:

@@ -69,6 +69,7 @@ class Controller:
         )
         self._pool = ConnectionPool(runtime, {}, config.limits, tls=config.transport.tls_client())
         self._member: Member | None = None
+        self._leading: asyncio.Task[None] | None = None
 
     @property
     def member(self) -> Member:
@@ -87,7 +88,7 @@ class Controller:
         reachable = self._config.advertise or format_address(address)
         member_id = self._config.controller_id or reachable.replace(":", "-")
         self._member = Member(member_id, reachable)
-        self._run(self._elections.run(self._member), "lead")
+        self._leading = self._run(self._elections.run(self._member), "lead")
         self._run(self._scan(), "scan for dead masters")
         return address
 
@@ -103,7 +104,9 @@ class Controller:
 
     def unready_reasons(self) -> list[str]:
         """Return why brokers cannot rely on this controller; empty if they can."""
-        problems = (self._elections.failure, self._store.problem)
+        problems = [self._elections.failure, self._store.problem]
+        if self._leading is not None and self._leading.done() and problems[0] is None:
+            problems[0] = "the task that competes for the leadership has failed: see the log"
         return [*(one for one in problems if one is not None), *self._elections.refusals]
 
     def metrics(self) -> list[Family]:
@@ -158,10 +161,11 @@ class Controller:
         except (ClosedError, ConfigError, ProtocolError, TransportError) as error:
             log.info("notice.not_sent broker=%s reason=%s", address, error)
 
-    def _run(self, work: Coroutine[None, None, None], name: str) -> None:
+    def _run(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
+        return task
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
