@@ -49,6 +49,15 @@ CONSUMER_OFFSETS: Final = (
 )
 KV_CONFIG: Final = (b'{"configTable":{"ORDER_TOPIC_CONFIG":{"T":"a:4;b:4"},"n":{}}}',)
 
+BROKER_SETS: Final = (
+    (
+        b'{"brokerName":"a","clusterName":"C","masterBrokerId":1,"masterEpoch":2,"nextBrokerId":3,'
+        b'"replicas":[{"address":"h:1","brokerId":1,"registerCheckCode":"h:1;0"},'
+        b'{"address":"h:2","brokerId":2,"registerCheckCode":"h:2;0"}],"syncStateSet":[1,2],'
+        b'"syncStateSetEpoch":3}'
+    ),
+)
+
 LOCKS: Final = (
     b'{"locks":{"g":{"c1":[["T","b",0,1]],"c2":[["T","b",0,1]]},\n"h":{"c1":[["T","a",3,17]]}}}',
     b'{"locks":{"g":{"c1":[["T","b",0,1699999990000],["T","b",1,1700000000000]]}}}',

@@ -19,6 +19,7 @@ from kourou.broker.consuming.consumer_offsets import parse_consumer_offsets
 from kourou.broker.timer.timer_counts import parse_timer_metrics
 from kourou.broker.transactions.op_messages import decode_op, encode_op, split_op
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
+from kourou.controller.broker_set import decode_broker_set
 from kourou.errors import (
     CallRefusedError,
     ConfigError,
@@ -224,6 +225,7 @@ def _records() -> Iterator[Target]:
     offsets = small_files.CONSUMER_OFFSETS
     yield Target("kept.consumer_offsets", parse_consumer_offsets, offsets)
     yield Target("kept.kv_config", parse_kv_config, small_files.KV_CONFIG)
+    yield Target("kept.broker_set", decode_broker_set, small_files.BROKER_SETS)
     yield Target("kept.locks", small_files.locks, small_files.LOCKS, (CorruptRecordError,))
     yield Target("kept.order_journal", small_files.order_journal, small_files.ORDER_JOURNAL)
     yield Target("kept.order_infos", small_files.order_infos, small_files.ORDER_INFOS)

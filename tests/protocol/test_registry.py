@@ -34,7 +34,11 @@ def test_every_code_has_one_specification() -> None:
 
 
 def test_served_requests_are_not_listed_as_unserved() -> None:
-    tables = [*(SOURCE / "broker").glob("*.py"), *(SOURCE / "namesrv").glob("*.py")]
+    tables = [
+        path
+        for name in ("broker", "namesrv", "controller")
+        for path in (SOURCE / name).glob("*.py")
+    ]
     served = {
         RequestCode[name]
         for table in tables
