@@ -1,0 +1,39 @@
+"""A decision of the controller becomes the broker's id and role."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet, config_for_role
+from kourou.broker.replication.replication_config import BrokerRole
+from kourou.errors import ConfigError
+
+SET = InSyncSet(frozenset({2, 3}), 4)
+
+
+def test_a_master_has_broker_id_0_and_waits_for_copies() -> None:
+    role = ControlledRole(2, 2, 7, "", SET)
+
+    config = config_for_role(BrokerConfig(), role)
+
+    assert role.is_master
+    assert config.broker_id == 0
+    assert config.replication.broker_role is BrokerRole.SYNC_MASTER
+    assert config.replication.accepts_slaves
+
+
+def test_a_slave_has_the_id_and_the_master_of_the_controller() -> None:
+    role = ControlledRole(3, 2, 7, "10.0.0.1:10912", SET)
+
+    config = config_for_role(BrokerConfig(), role)
+
+    assert not role.is_master
+    assert config.broker_id == 3
+    assert config.replication.is_slave
+    assert config.replication.ha_master_address == "10.0.0.1:10912"
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ha_master_address"):
+        config_for_role(BrokerConfig(), ControlledRole(3, 2, 7, "nowhere", SET))
