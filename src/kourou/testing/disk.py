@@ -201,11 +201,15 @@ class SimDisk:
 
     def crash(self) -> None:
         """Lose power: a part of the unsynced data, chosen by the seed, survives."""
-        self._locks.clear()
+        self.release_locks()
         self.clear_faults()
         pages_before = self._tree.count_pages()
         self._tree.crash(self._rng)
         self.free += (pages_before - self._tree.count_pages()) * PAGE
+
+    def release_locks(self) -> None:
+        """Release all locks, as the end of a killed process does."""
+        self._locks.clear()
 
     def fail_after(
         self, count: int, error: Exception, operations: Collection[str] = ("write", "sync")

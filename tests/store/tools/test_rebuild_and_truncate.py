@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from kourou.errors import StoreLockedError
+from kourou.model.epochs import EpochEntry, EpochList
 from kourou.store.log.log_walk import LogPiece
+from kourou.store.state.epoch_file import read_epochs, replace_epochs
 from kourou.store.tools.check import check_store
 from kourou.store.tools.export import Selection, export_messages
 from kourou.store.tools.rebuild import rebuild
-from kourou.store.tools.truncate import plan_truncation, truncate_log
+from kourou.store.tools.truncate import plan_truncation, truncate_log, truncate_replica
 from kourou.testing.disk import SimDisk
 from tests.store import golden
 from tests.store.rig import Rig, delete_topic
@@ -274,6 +276,62 @@ def test_a_crash_in_a_truncation_loses_no_earlier_message(seed: int) -> None:
         assert rig.problems() == [], operations
     else:
         pytest.fail("the truncation never ended")
+
+
+@pytest.mark.parametrize("ends", ["kill", "power"])
+@pytest.mark.parametrize("seed", range(2))
+def test_epochs_beyond_the_end_remain_until_nothing_of_the_old_end_is_left(
+    seed: int, ends: str
+) -> None:
+    for operations in range(seed, 2000, 7):
+        rig, places = stored(24)
+        own = EpochList([EpochEntry(1, 0), EpochEntry(2, places[8])])
+        replace_epochs(rig.disk, own)
+        crash_after(rig.disk, operations)
+        try:
+            truncate_replica(rig.disk, places[8], rig.now_ms, pid=1)
+        except _Crash:
+            rig.disk.on_operation = None
+            rig.disk.release_locks()
+            if ends == "power":
+                rig.disk.crash()
+        else:
+            break
+        rig.open()
+        end = rig.store.reader.written_position
+        left = read_epochs(rig.disk).cut(end)
+        assert left.last_epoch == (2 if end > places[8] else 1), operations
+        assert numbers(rig)[:5] == [n for n in range(8) if n % 3][:5], operations
+
+        rig.store.close(rig.now_ms)  # the replica truncates again
+        truncate_replica(rig.disk, places[8], rig.now_ms, pid=1)
+        rig.open()
+        assert rig.store.reader.written_position == places[8], operations
+        assert list(read_epochs(rig.disk).cut(places[8])) == [EpochEntry(1, 0)]
+        rig.put(b"99" + b"x" * 300)
+        assert rig.problems() == [], operations
+    else:
+        pytest.fail("the truncation never ended")
+    assert list(read_epochs(rig.disk)) == [EpochEntry(1, 0)]
+
+
+def test_a_truncation_removes_cut_epochs_from_the_backup_too() -> None:
+    rig, places = stored()
+    replace_epochs(rig.disk, EpochList([EpochEntry(1, 0), EpochEntry(2, places[30])]))
+
+    truncate_replica(rig.disk, places[30], rig.now_ms, pid=1)
+    rig.disk.write("epochFileCheckpoint", 0, [b"?"])
+
+    assert list(read_epochs(rig.disk)) == [EpochEntry(1, 0)]
+
+
+def test_a_replica_that_is_not_longer_is_not_truncated() -> None:
+    rig, places = stored()
+    before = contents(rig.disk, "commitlog")
+
+    truncate_replica(rig.disk, places[-1] + 4096, rig.now_ms, pid=1)
+
+    assert contents(rig.disk, "commitlog") == before
 
 
 @pytest.mark.parametrize("name", golden.NAMES)

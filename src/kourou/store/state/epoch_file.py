@@ -65,6 +65,31 @@ def save_epochs(disk: Disk, epochs: EpochList) -> None:
     replace(disk, EPOCHS, encode_epochs(epochs), backup=_BACKUP)
 
 
+def replace_epochs(disk: Disk, epochs: EpochList) -> None:
+    """Replace the saved epochs and their backup, durably.
+
+    So a damaged file is never replaced by a list that lacks an epoch, or names one that was cut.
+
+    Raises:
+        OSError: each of the two files has the old or the new contents.
+    """
+    save_epochs(disk, epochs)
+    save_epochs(disk, epochs)
+
+
+def cut_epochs(disk: Disk, end: int) -> None:
+    """Remove the epochs that begin at or beyond the end of a closed store's log, durably.
+
+    Raises:
+        CorruptRecordError: files exist, and none is good.
+        OSError: a file cannot be read or written.
+    """
+    found = read_epochs(disk)
+    epochs = found.cut(end)
+    if len(epochs) < len(found):
+        replace_epochs(disk, epochs)
+
+
 def encode_epochs(epochs: EpochList) -> bytes:
     """Return the contents of the file."""
     lines = b"".join(b"%d-%d\n" % entry for entry in epochs)

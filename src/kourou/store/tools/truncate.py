@@ -1,14 +1,18 @@
 """Truncates the log of a closed store at a record; a plan first shows what would be removed.
 
 It serves a log with a lost or damaged end that was durable, which recovery refuses to truncate by
-itself; or to undo everything after some record.
+itself; to undo everything after some record; or a replica whose log has an end that its master's
+lacks, because it was not acknowledged before a failover.
 
     step       left by a crash after this step
     note       a store that recovers at the next start; nothing is truncated
     lower      the same: the checkpoint names the last record that stays
     index      the same; removed index files are rebuilt
     timers     no timer files: the next start rebuilds them from the log
-    cut        a shorter log: segments are removed from the last one back
+    cut        a shorter log: segments are removed from the last one back; zeros after its end are
+               durable, so that nothing of the old end can reappear behind new records
+    epochs     the same: a replica ignores epochs beyond its log's end, and those that are left show
+               that a log which is not cut yet has other bytes than its master's
     recover    queues truncated like the log
     rebuild    timer files rebuilt from the remaining log; the complete store
 
@@ -26,6 +30,7 @@ from kourou.store.formats import Checkpoint
 from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
 from kourou.store.state.checkpoint import load_checkpoint
+from kourou.store.state.epoch_file import cut_epochs
 from kourou.store.state.file_sizes import LogFile, find_sizes, log_files
 from kourou.store.timer.timer_rebuild import remove_timer_files
 from kourou.store.tools.closed_store import (
@@ -68,8 +73,25 @@ class Truncation:
         return max(0, self.end - self.position)
 
 
+def truncate_replica(disk: Disk, position: int, now_ms: int, *, pid: int) -> None:
+    """Truncate the log of a replica at a record, durably, as far as it is longer.
+
+    Reads the log from the segment before the position on.
+
+    Raises:
+        StoreLockedError: the store is open; nothing was changed.
+        StoreError: the store cannot be opened afterwards; the log is truncated.
+        OSError: a file cannot be read or written; truncate again.
+    """
+    segment_bytes = find_sizes(disk).segment_bytes
+    start = max(0, position - position % segment_bytes - segment_bytes)
+    plan = plan_truncation(disk, position, start=start)
+    if plan is not None:
+        truncate_log(disk, plan, now_ms, pid=pid)
+
+
 def plan_truncation(
-    disk: Disk, position: int | None, progress: Progress | None = None
+    disk: Disk, position: int | None, progress: Progress | None = None, *, start: int = 0
 ) -> Truncation | None:
     """Return the plan of a truncation; changes nothing.
 
@@ -78,6 +100,7 @@ def plan_truncation(
         position: a log position; the record or damage that contains it is removed too. None: the
             position of the first damage.
         progress: called with the progress of reading the log.
+        start: where to begin to read; at or before `position`.
 
     Returns:
         None if there is nothing to remove: no damage, or the log ends before `position`.
@@ -89,7 +112,8 @@ def plan_truncation(
     last: LogPiece | None = None
     files = log_files(disk, COMMITLOG)
     sizes = find_sizes(disk)
-    for piece in with_damage(walk_log(disk, files, sizes.segment_bytes, progress=progress)):
+    pieces = walk_log(disk, files, sizes.segment_bytes, start=start, progress=progress)
+    for piece in with_damage(pieces):
         if piece.kind is PieceKind.UNUSED:
             continue
         is_there = piece.kind is PieceKind.DAMAGE if position is None else piece.end > position
@@ -131,6 +155,7 @@ def truncate_log(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None
         _truncate_files(
             disk, log_files(disk, COMMITLOG), find_sizes(disk).segment_bytes, plan.position
         )
+        cut_epochs(disk, plan.position)
     recover_and_close(disk, now_ms, pid=pid)
     rebuild_closed_timers(disk, now_ms)
 
