@@ -22,6 +22,7 @@ SHARDS = {
     "kourou.broker.transactions.transaction_config": "a section of the configuration, as timers'",
     "kourou.client.consuming.membership.mode_changes": "pure, with a state machine of its own",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
+    "kourou.broker.controlled_broker": "operations of a role, beside a start and a stop",
     "kourou.console.exposition": "imported only if prometheus_client is installed",
     "kourou.http2.flood_credit": "a limit with state of its own, beside the protocol",
     "kourou.http2.deadlines": "one timer for any items, beside what they are",

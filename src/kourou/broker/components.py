@@ -26,6 +26,8 @@ from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.pulling.verdicts import slave_code
 from kourou.broker.pulling.verified_reads import VerifiedReads
+from kourou.broker.replication.controlled_replica import ControlledReplica
+from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.master import ReplicationMaster
 from kourou.broker.replication.metadata_copy import MetadataCopy
 from kourou.broker.replication.slave import ReplicationSlave
@@ -67,7 +69,7 @@ class Components:
 
     Attributes:
         context: what the components share: options, store, commit, statistics, topics and others.
-        runtime, flusher: the constructor's arguments.
+        runtime, flusher, replica: the constructor's arguments.
         pool: connections to name servers.
         tables: topics, groups, offsets and other tables with files of their own.
         ids_notifier: tells members of a group to rebalance.
@@ -99,6 +101,7 @@ class Components:
         runtime: Runtime,
         flusher: Flusher,
         store: MessageStore,
+        replica: ControlledReplica | None = None,
         call_client: CallClient = call_connection,
     ) -> None:
         """Build the components; none acts before it is started.
@@ -109,6 +112,7 @@ class Components:
             runtime: network, clock, randomness, and the executor of blocking calls.
             flusher: syncs the commit log.
             store: the open store.
+            replica: role and epochs in controller mode; None without a controller.
             call_client: sends a request to a client.
 
         Raises:
@@ -116,6 +120,7 @@ class Components:
         """
         self.runtime: Final = runtime
         self.flusher: Final = flusher
+        self.replica: Final = replica
         self.pool: Final = ConnectionPool(
             runtime, {}, config.limits, tls=config.transport.tls_client()
         )
@@ -144,6 +149,14 @@ class Components:
         self.tables.groups.on_group_changed = self.popping.on_group_changed
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
         self.master: Final = self._build_master()
+        self._add_arrival_listeners()
+
+    @property
+    def keeper(self) -> InSyncKeeper | None:
+        """Keeps the in-sync set, if the broker is a master in controller mode."""
+        return None if self.master is None else self.master.keeper
+
+    def _add_arrival_listeners(self) -> None:
         self.arrival_listeners.extend((self.held_pulls.on_arrivals, lambda _: self.index.notify()))
         if self.slave is None:  # a slave delivers nothing by itself
             self.arrival_listeners.extend(
@@ -254,16 +267,25 @@ class Components:
         config = self.context.config
         if not config.replication.accepts_slaves:
             return None
+        commit, keeper = self.context.commit, self._build_keeper()
         master = ReplicationMaster(
             config.replication,
             self.context.store.reader,
             self.runtime,
             config.store.commitlog_segment_bytes,
+            keeper,
         )
-        commit = self.context.commit
         commit.on_synced = master.on_synced
         rules = config.replication
-        if rules.waits_for_copies:
+        if keeper is not None:
+            reason = (
+                "not all members of the in-sync set reported the message within "
+                f"{rules.slave_timeout_ms} ms (slaveTimeout)"
+            )
+            commit.confirmed_position = keeper.confirmed_position
+            commit.wait_for_copies(CopyRule(keeper.copied_position, rules.slave_timeout_ms, reason))
+            master.on_acknowledged = commit.on_copied
+        elif rules.waits_for_copies:
             slaves = rules.in_sync_replicas - 1
             reason = (
                 f"fewer than {slaves} slaves (inSyncReplicas - 1) reported the message within "
@@ -275,6 +297,17 @@ class Components:
             master.on_acknowledged = commit.on_copied
         return master
 
+    def _build_keeper(self) -> InSyncKeeper | None:
+        if self.replica is None or not self.replica.role.is_master:
+            return None
+        return InSyncKeeper(
+            self.replica.role,
+            self.replica.port,
+            self.replica.epochs.epochs,
+            self.context.config.replication,
+            self.context.commit,
+        )
+
     def _build_slave(self) -> ReplicationSlave | None:
         config = self.context.config
         if not config.replication.is_slave:
@@ -285,6 +318,7 @@ class Components:
             self.context.commit,
             self.runtime,
             config.store.commitlog_segment_bytes,
+            self.replica,
         )
 
     def _build_metadata(self) -> MetadataCopy:

@@ -22,11 +22,18 @@ from kourou.broker.administration.broker_metrics import read_metrics
 from kourou.broker.administration.unused_groups import UNUSED_CHECK_INTERVAL_MS
 from kourou.broker.components import Components
 from kourou.broker.config import BrokerConfig
+from kourou.broker.controlled_broker import ControlledBroker
 from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.broker.popping.pop_config import find_kv_store
 from kourou.broker.ports import BrokerPorts
 from kourou.broker.pulling.slow_consumers import SLOW_CHECK_INTERVAL_MS
 from kourou.broker.registration import Registration
+from kourou.broker.replication.controlled_replica import ControlledReplica
+from kourou.broker.replication.controlled_role import (
+    ControlledRole,
+    ControllerPort,
+    config_for_role,
+)
 from kourou.broker.replication.metadata_copy import INTERVAL_MS as METADATA_INTERVAL_MS
 from kourou.broker.wiring import (
     build_fast_paths,
@@ -66,7 +73,7 @@ that cannot be reached within it."""
 FlusherFactory = Callable[[asyncio.AbstractEventLoop], Flusher]
 
 
-class Broker:
+class Broker(ControlledBroker):
     """One broker. Started once and stopped once, in one event loop."""
 
     def __init__(
@@ -75,6 +82,9 @@ class Broker:
         disk: Disk,
         runtime: Runtime,
         flusher_factory: FlusherFactory = KernelFlusher,
+        *,
+        role: ControlledRole | None = None,
+        controller: ControllerPort | None = None,
     ) -> None:
         """Create a broker; nothing is opened yet.
 
@@ -83,8 +93,17 @@ class Broker:
             disk: holds the store; closed by its owner after `stop`.
             runtime: network, clock, randomness, and the executor of blocking calls.
             flusher_factory: creates the flusher, which syncs the commit log.
+            role: the decision of the controller for this run, which replaces broker id and role
+                of the options; None without a controller.
+            controller: asks it for other in-sync sets; given with `role`.
+
+        Raises:
+            ConfigError: the id or the address of the role is out of its range.
         """
-        self._config = config
+        assert (role is None) == (controller is None), "both belong to controller mode"
+        super().__init__(role)
+        self._config = config if role is None else config_for_role(config, role)
+        self._controller = controller
         self._disk = disk
         self._runtime = runtime
         self._flusher_factory = flusher_factory
@@ -166,6 +185,7 @@ class Broker:
         Raises:
             StoreError: the store is in use, was created with other sizes, or is corrupt.
             OSError: a file of the store cannot be read or written.
+            EpochError: the epoch of a master's role is not newer than those of its log.
             AddressInUseError, ListenFailedError: the port cannot be opened; the store is closed
                 again.
         """
@@ -190,6 +210,7 @@ class Broker:
                 runtime=self._runtime,
                 flusher=flusher,
                 store=store,
+                replica=await self._begin_replica(store),
             )
             running = _RunningBroker(components)
             self._address = await running.start(is_namesrv_local=is_namesrv_local)
@@ -207,6 +228,13 @@ class Broker:
         )
         await running.wait_registered(first_registration_ms)
         return self._address
+
+    async def _begin_replica(self, store: MessageStore) -> ControlledReplica | None:
+        if self.role is None or self._controller is None:
+            return None
+        return await self._runtime.offload(
+            ControlledReplica.begin, self._disk, store.reader, self.role, self._controller
+        )
 
     async def stop(self) -> None:
         """Stop cleanly: answer the accepted requests, save all tables, close the store.
@@ -483,6 +511,7 @@ class _RunningBroker:
         self.components.ids_notifier.flush()
 
     async def _close_store(self) -> None:
+        self._context.commit.dispatch_rest()
         await self._context.offload(self._context.store.close, self._context.clock.now_ms())
 
 

@@ -49,20 +49,26 @@ class InSyncDecisions:
     Attributes:
         confirmed: the newest set that the controller is known to have stored.
         union: all members of that set and of every proposal in doubt.
+        certain: the members of all of these sets.
         size_min: the size of the smallest of these sets.
         is_member: whether this broker is in all of them; if not, it is not the master any more.
     """
 
-    __slots__ = ("_doubtful", "_own_id", "confirmed", "is_member", "size_min", "union")
+    __slots__ = (
+        "_doubtful",
+        "_own_id",
+        "certain",
+        "confirmed",
+        "is_member",
+        "size_min",
+        "union",
+    )
 
     def __init__(self, own_id: int, confirmed: InSyncSet) -> None:
         """Begin with a confirmed set, and no proposals."""
         self._own_id = own_id
-        self._doubtful: list[_Proposal] = []
         self.confirmed = confirmed
-        self.union: frozenset[int] = confirmed.members
-        self.size_min = len(confirmed.members)
-        self.is_member = own_id in confirmed.members
+        self._set([])
 
     @property
     def is_proposing(self) -> bool:
@@ -128,9 +134,10 @@ class InSyncDecisions:
     def _set(self, doubtful: list[_Proposal]) -> None:
         self._doubtful = doubtful
         possible = [self.confirmed.members, *(one.members for one in doubtful)]
-        self.union = frozenset().union(*possible)
+        self.union: frozenset[int] = frozenset().union(*possible)
+        self.certain = self.confirmed.members.intersection(*possible)
         self.size_min = min(map(len, possible))
-        self.is_member = all(self._own_id in members for members in possible)
+        self.is_member = self._own_id in self.certain
 
 
 def _ended_by(proposal: _Proposal, time_s: float) -> bool:

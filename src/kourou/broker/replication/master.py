@@ -5,8 +5,9 @@
     limits              connections, bytes sent ahead of a report, output of a slow reader, silence
     copies              counted by host, by the highest position that one of its connections reports
 
-The protocol does not say which broker a slave is. So two slaves on one host count as one copy, and
-a connection that a slave has lost without the master's notice does not count beside its successor.
+The classic protocol does not say which broker a slave is. So two slaves on one host count as one
+copy, and a connection that a slave has lost without the master's notice does not count beside its
+successor. In controller mode slaves have ids, by which `in_sync_keeper.py` counts them.
 
 Source: DefaultHAService.java, apache/rocketmq 5.5.0, which counts connections.
 """
@@ -18,10 +19,13 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.master_connection import LogSource, MasterConnection
+from kourou.broker.replication.master_dialects import ClassicDialect, EpochDialect, MasterDialect
 from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.replication.slave_progress import UNKNOWN
 from kourou.protocol.brokers import HAConnectionRuntimeInfo, HARuntimeInfo
+from kourou.protocol.epoch_replication import SlaveHandshake
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.network import Address, Listener, format_address
 from kourou.remoting.runtime import Runtime
@@ -52,8 +56,18 @@ class ReplicationMaster:
         source: LogSource,
         runtime: Runtime,
         segment_bytes: int,
+        keeper: InSyncKeeper | None = None,
     ) -> None:
-        """Create the service; `start` opens the port."""
+        """Create the service; `start` opens the port.
+
+        Args:
+            config: the options.
+            source: the log.
+            runtime: network and executor.
+            segment_bytes: size of the log's files.
+            keeper: keeps the in-sync set in controller mode; None speaks the classic protocol.
+        """
+        self.keeper = keeper
         self.config = config
         self.source = source
         self.segment_bytes = segment_bytes
@@ -74,6 +88,8 @@ class ReplicationMaster:
             AddressInUseError, ListenFailedError: the port cannot be opened.
         """
         self._listener = await self._network.listen(address, lambda: MasterConnection(self))
+        if self.keeper is not None:
+            self.keeper.start()
         log.info("replication.started address=%s", format_address(self._listener.address))
         return self._listener.address
 
@@ -143,6 +159,8 @@ class ReplicationMaster:
 
     def abort(self) -> None:
         """Close the port and all connections at once."""
+        if self.keeper is not None:
+            self.keeper.stop()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -170,14 +188,36 @@ class ReplicationMaster:
         self._schedule_check()
         return True
 
-    def on_reported(self) -> None:
+    def create_dialect(self) -> MasterDialect:
+        """Return the protocol of a new connection."""
+        return ClassicDialect() if self.keeper is None else EpochDialect(self.keeper)
+
+    def on_handshake(self, connection: MasterConnection, handshake: SlaveHandshake) -> None:
+        """Let a connection take the place of the slave's earlier one."""
+        assert self.keeper is not None, "there are handshakes in controller mode only"
+        for other in list(self._connections):
+            if other is not connection and other.broker_id == handshake.broker_id:
+                other.broker_id = UNKNOWN  # its end is not that of the slave's connection
+                other.refuse("the slave has connected again")
+        self.keeper.on_connected(handshake.broker_id, is_learner=handshake.is_learner)
+
+    def on_sent(self, connection: MasterConnection) -> None:
+        """Note that bytes of the log were sent."""
+        if self.keeper is not None and connection.broker_id != UNKNOWN:
+            self.keeper.on_sent(connection.broker_id)
+
+    def on_reported(self, connection: MasterConnection) -> None:
         """Note that a slave has reported a position."""
+        if self.keeper is not None and connection.broker_id != UNKNOWN:
+            self.keeper.on_reported(connection.broker_id, connection.progress.acknowledged)
         self._acknowledged.set()
         if self.on_acknowledged is not None:
             self.on_acknowledged()
 
     def on_closed(self, connection: MasterConnection) -> None:
         """Forget a connection."""
+        if self.keeper is not None and connection.broker_id != UNKNOWN:
+            self.keeper.on_closed(connection.broker_id)
         if self._connections.pop(connection, 0) is None and connection.progress.sent != UNKNOWN:
             log.info(
                 "replication.slave_left slave=%s position=%d",

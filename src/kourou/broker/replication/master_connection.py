@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import Final, Protocol, cast
 
+from kourou.broker.replication.master_dialects import MasterDialect
 from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.replication.slave_progress import (
     UNKNOWN,
@@ -20,8 +21,8 @@ from kourou.broker.replication.slave_progress import (
     TransferRate,
 )
 from kourou.errors import ProtocolError, ReplicationRefusedError
+from kourou.protocol.epoch_replication import SlaveHandshake
 from kourou.protocol.record.layout import MAGIC_BLANK, RECORD_MAGICS, RECORD_START
-from kourou.protocol.replication import ReportDecoder, encode_transfer_head
 from kourou.remoting.network import NO_ADDRESS, Address, address_of, format_address
 from kourou.remoting.runtime import Offload
 
@@ -70,7 +71,16 @@ class Master(Protocol):
     def on_connected(self, connection: MasterConnection) -> bool:
         """Accept the connection, or return False: it is then closed."""
 
-    def on_reported(self) -> None:
+    def create_dialect(self) -> MasterDialect:
+        """Return the protocol of a new connection."""
+
+    def on_handshake(self, connection: MasterConnection, handshake: SlaveHandshake) -> None:
+        """Note which slave this is; its earlier connections are closed."""
+
+    def on_sent(self, connection: MasterConnection) -> None:
+        """Note that bytes of the log were sent."""
+
+    def on_reported(self, connection: MasterConnection) -> None:
         """Note that a slave has reported a position."""
 
     def on_closed(self, connection: MasterConnection) -> None:
@@ -85,6 +95,7 @@ class MasterConnection(asyncio.BufferedProtocol):
 
     Attributes:
         remote_address: the peer.
+        broker_id: of the slave, in controller mode after its handshake; else `UNKNOWN`.
         progress: what was sent and acknowledged.
         bytes_per_s: rate at which the log was sent between the last two checks of times.
     """
@@ -102,7 +113,8 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._rate: TransferRate | None = None
         if config.ha_flow_control_enable:
             self._rate = TransferRate(config.max_ha_transfer_byte_in_second, self._loop.time())
-        self._decoder = ReportDecoder()
+        self.broker_id = UNKNOWN
+        self._dialect = master.create_dialect()
         self._received = bytearray(_READ_BYTES)
         self._transport: asyncio.Transport | None = None
         self._is_paused = False  # the peer reads slower than bytes are sent
@@ -131,14 +143,17 @@ class MasterConnection(asyncio.BufferedProtocol):
             return
         self._received_at_s = self._loop.time()
         try:
-            positions = self._decoder.feed(memoryview(self._received)[:nbytes])
-            for position in positions:
-                self._on_report(position)
+            frames = self._dialect.feed(memoryview(self._received)[:nbytes])
+            for frame in frames:
+                if isinstance(frame, SlaveHandshake):
+                    self._on_handshake(frame)
+                else:
+                    self._on_report(frame.position)
         except (ProtocolError, ReplicationRefusedError) as error:
             self.refuse(str(error))
             return
-        if positions:
-            self._master.on_reported()
+        if frames and self.progress.sent != UNKNOWN:
+            self._master.on_reported(self)
             self.send()
 
     def pause_writing(self) -> None:
@@ -181,11 +196,18 @@ class MasterConnection(asyncio.BufferedProtocol):
             self.refuse(f"it has sent nothing for {silent_s:.0f} s (haHousekeepingInterval)")
             return
         is_idle = (now_s - self._sent_at_s) * 1000 >= config.ha_send_heartbeat_interval_ms
-        if is_idle and self.progress.sent != UNKNOWN and not self._is_paused:
-            self._write(encode_transfer_head(self.progress.sent, 0), b"")
+        is_due = is_idle or self._dialect.has_news
+        if is_due and self.progress.sent != UNKNOWN and not self._is_paused:
+            self._write(self._dialect.transfer_head(self.progress.sent, 0), b"")
 
     def send(self) -> None:
         """Send the synced bytes of the log, as far as the slave and the limits allow."""
+        try:
+            self._send()
+        except ReplicationRefusedError as error:
+            self.refuse(str(error))
+
+    def _send(self) -> None:
         while self._transport is not None and not self._is_paused:
             if self._read is not None or self._timer is not None:
                 return
@@ -193,6 +215,7 @@ class MasterConnection(asyncio.BufferedProtocol):
             if piece is None or self._must_wait():
                 return
             position, size = piece
+            size = min(size, self._dialect.transfer_end(position) - position)
             try:
                 data = self._master.source.written_resident(position, size)
             except OSError as error:
@@ -202,6 +225,13 @@ class MasterConnection(asyncio.BufferedProtocol):
                 self._read = self._loop.create_task(self._read_and_send(position, size))
                 return
             self._transfer(position, data)
+
+    def _on_handshake(self, handshake: SlaveHandshake) -> None:
+        self.broker_id = handshake.broker_id
+        if handshake.from_last_file:
+            self.progress.begin_at_last_file()
+        self._master.on_handshake(self, handshake)
+        self._write(self._dialect.answer(self._range().end), b"")
 
     def _on_report(self, position: int) -> None:
         is_first = self.progress.sent == UNKNOWN
@@ -270,7 +300,8 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._sent_bytes += len(data)
         if self._rate is not None:
             self._rate.count(len(data))
-        self._write(encode_transfer_head(position, len(data)), data)
+        self._write(self._dialect.transfer_head(position, len(data)), data)
+        self._master.on_sent(self)
 
     def _write(self, head: bytes, data: bytes) -> None:
         assert self._transport is not None, "the caller checks it"

@@ -32,7 +32,7 @@ _PORT_MAX: Final = 65_535
 @documented
 @dataclass(frozen=True, kw_only=True)
 class ReplicationConfig:
-    """Options of replication by RocketMQ's classic protocol.
+    """Options of replication.
 
     Raises:
         ConfigError: a value is out of its range.
@@ -54,6 +54,24 @@ class ReplicationConfig:
     in_sync_replicas: int = 1
     """With SYNC_MASTER, how many brokers must have a message, the master included, before a send
     is acknowledged. Slaves are counted by host. With 1, sends wait for no slave."""
+    all_ack_in_sync_state_set: bool = True
+    """In controller mode, whether all members of the in-sync set must have a message before a send
+    is acknowledged, instead of `in_sync_replicas` of them. RocketMQ's default is false. Without it
+    a failover may lose acknowledged messages, since any member of the set can be elected."""
+    min_in_sync_replicas: int = 1
+    """In controller mode, how many members, the master included, the in-sync set must have. With
+    fewer, sends are refused with SYSTEM_ERROR, and no send is acknowledged."""
+    ha_max_time_slave_not_catchup_ms: int = field(
+        default=2 * _SECOND_MS, metadata={"key": "haMaxTimeSlaveNotCatchup"}
+    )
+    """In controller mode, how long a slave may lack a part of the log before it leaves the in-sync
+    set. Sends wait for it until then. RocketMQ's default is 15 s."""
+    check_sync_state_set_period_ms: int = field(
+        default=500, metadata={"key": "checkSyncStateSetPeriod"}
+    )
+    """How often a master checks for that. RocketMQ's default is 5 s."""
+    async_learner: bool = False
+    """Whether a slave in controller mode never joins the in-sync set."""
     slave_timeout_ms: int = field(default=3 * _SECOND_MS, metadata={"key": "slaveTimeout"})
     """How long a send waits for that before it is answered with FLUSH_SLAVE_TIMEOUT. The message is
     then stored by the master, and visible to consumers."""
@@ -139,6 +157,9 @@ def _check_replicas(config: ReplicationConfig) -> None:
 
 _POSITIVE: Final = (
     "in_sync_replicas",
+    "min_in_sync_replicas",
+    "ha_max_time_slave_not_catchup_ms",
+    "check_sync_state_set_period_ms",
     "slave_timeout_ms",
     "ha_transfer_batch_bytes",
     "ha_ahead_bytes",

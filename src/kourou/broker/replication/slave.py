@@ -3,7 +3,8 @@
 The master's address is configured or comes from a name server. After an end of the connection the
 slave connects again, at once if the last connection copied something, otherwise after a pause that
 doubles. A master whose log does not match is refused by name, and asked again after the longest
-pause.
+pause. In controller mode a slave whose log has an end that its master lacks stops to copy, until
+its owner has truncated the log.
 
 Source: DefaultHAClient.run, BrokerController.registerBrokerAll, apache/rocketmq 5.5.0.
 """
@@ -14,12 +15,20 @@ import asyncio
 import logging
 from typing import Final, cast
 
+from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.replication.slave_connection import SlaveConnection
+from kourou.broker.replication.slave_dialects import (
+    ClassicSlaveDialect,
+    EpochSlaveDialect,
+    SlaveDialect,
+)
 from kourou.broker.replication.slave_transfer import SlaveTransfer, compared_from
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.errors import ConfigError, TransportError
+from kourou.model.epochs import EpochEntry
 from kourou.protocol.brokers import HAClientRuntimeInfo, HARuntimeInfo
+from kourou.protocol.epoch_replication import SlaveHandshake
 from kourou.remoting.network import parse_address
 from kourou.remoting.runtime import Runtime
 from kourou.store.message_store import MessageStore
@@ -34,7 +43,14 @@ _PAUSE_MAX_S: Final = 5.0
 
 
 class ReplicationSlave:
-    """Copies the log of one master. Created inside a running loop; started and stopped once."""
+    """Copies the log of one master. Created inside a running loop; started and stopped once.
+
+    Attributes:
+        confirmed: in controller mode, the position up to which the in-sync set has the log.
+        truncation: done when the log must be truncated; its result is the new end.
+    """
+
+    truncation: asyncio.Future[int]
 
     def __init__(
         self,
@@ -43,6 +59,7 @@ class ReplicationSlave:
         commit: GroupCommit,
         runtime: Runtime,
         segment_bytes: int,
+        replica: ControlledReplica | None = None,
     ) -> None:
         """Create the service.
 
@@ -52,6 +69,7 @@ class ReplicationSlave:
             commit: writes and syncs its log.
             runtime: provides the network and the clock.
             segment_bytes: size of the log's files.
+            replica: the role and the epochs in controller mode; None speaks the classic protocol.
         """
         assert isinstance(store.writer, ReplicaWriter), "the store is opened as a replica"
         self._config = config
@@ -67,6 +85,11 @@ class ReplicationSlave:
         self._connection: SlaveConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_reason = ""
+        self._replica = replica
+        self.confirmed = 0
+        self.truncation = asyncio.get_running_loop().create_future()
+        if replica is not None:
+            commit.confirmed_position = lambda stored: min(stored, self.confirmed)
 
     @property
     def master_address(self) -> str:
@@ -113,7 +136,7 @@ class ReplicationSlave:
 
     async def _run(self) -> None:
         pause_s = _PAUSE_FIRST_S
-        while True:
+        while not self.truncation.done():
             if not self.master_address:
                 self._has_address.clear()
                 await self._has_address.wait()
@@ -139,24 +162,56 @@ class ReplicationSlave:
 
     async def _copy(self) -> str:
         """Connect, and copy until the connection ends; return the reason of the end."""
-        tail, end = b"", 0 if self._writer.is_empty else self._writer.appended_position
-        start = compared_from(end, self._segment_bytes)
-
-        def connection() -> SlaveConnection:
-            transfer = SlaveTransfer(end, tail)
-            return SlaveConnection(self._config, self._writer, self._commit, transfer)
-
         try:
-            if start < end:
-                tail = await self._offload(self._reader.written_bytes, start, end - start)
+            dialect = await self._create_dialect()
             address = parse_address(self.master_address)
-            connected = await self._network.connect(address, connection, _CONNECT_TIMEOUT_S)
+            connected = await self._network.connect(
+                address,
+                lambda: SlaveConnection(
+                    self._config,
+                    self._writer,
+                    self._commit,
+                    dialect,
+                    self._note_epoch,
+                    self._on_confirmed,
+                ),
+                _CONNECT_TIMEOUT_S,
+            )
         except (TransportError, ConfigError, OSError) as error:
             return str(error)
         self._connection = cast(SlaveConnection, connected)
-        log.info("replication.connected master=%s position=%d", self.master_address, end)
+        log.info(
+            "replication.connected master=%s position=%d",
+            self.master_address,
+            self._writer.appended_position,
+        )
         try:
             return await self._connection.ended
         finally:
             self._connection.close("the slave is stopping")
             self._connection = None
+            if isinstance(dialect, EpochSlaveDialect) and dialect.truncate_to is not None:
+                self.truncation.set_result(dialect.truncate_to)
+
+    async def _create_dialect(self) -> SlaveDialect:
+        end = 0 if self._writer.is_empty else self._writer.appended_position
+        if self._replica is not None:
+            role, epochs = self._replica.role, self._replica.epochs
+            await self._offload(epochs.cut, self._reader.min_position, end)
+            handshake = SlaveHandshake(
+                role.broker_id, self._config.sync_from_last_file, self._config.async_learner
+            )
+            return EpochSlaveDialect(handshake, epochs, end, master_epoch=role.master_epoch)
+        start, tail = compared_from(end, self._segment_bytes), b""
+        if start < end:
+            tail = await self._offload(self._reader.written_bytes, start, end - start)
+        return ClassicSlaveDialect(SlaveTransfer(end, tail))
+
+    async def _note_epoch(self, entry: EpochEntry) -> None:
+        assert self._replica is not None, "only then a master has epochs"
+        await self._offload(self._replica.epochs.note, entry)
+
+    def _on_confirmed(self, position: int) -> None:
+        if position > self.confirmed:
+            self.confirmed = position
+            self._commit.on_copied()

@@ -1,37 +1,44 @@
 """The slave's side of a connection to its master: appends what is received, reports what is stored.
 
 Bytes are appended when they complete records. A report follows when these are as durable as the
-slave's own flush mode promises. While many bytes wait for the disk, nothing more is read.
+slave's own flush mode promises. While many bytes wait for the disk, nothing more is read, nor while
+a new epoch is noted, which must be durable before the first byte of it is appended.
 
-Source: DefaultHAClient.java, apache/rocketmq 5.5.0.
+Source: DefaultHAClient.java, AutoSwitchHAClient.java, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, cast
 
 from kourou.broker.replication.replication_config import ReplicationConfig
-from kourou.broker.replication.slave_transfer import SlaveTransfer
+from kourou.broker.replication.slave_dialects import Frame, SlaveDialect
+from kourou.broker.replication.slave_progress import UNKNOWN
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import PutResult, PutStatus
-from kourou.errors import ProtocolError, ReplicationRefusedError, StoreError
-from kourou.protocol.replication import TransferDecoder, encode_report
+from kourou.errors import EpochError, ProtocolError, ReplicationRefusedError, StoreError
+from kourou.model.epochs import EpochEntry
 from kourou.store.replica_writer import ReplicaWriter
 
 _READ_BYTES: Final = 1024 * 1024
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes that wait for the disk above which the slave stops reading."""
 
+NoteEpoch = Callable[[EpochEntry], Awaitable[None]]
+"""Makes a new epoch of the log durable; raises OSError or EpochError."""
+_REFUSALS: Final = (ProtocolError, ReplicationRefusedError, StoreError, EpochError)
+
 
 class SlaveConnection(asyncio.BufferedProtocol):
     """One connection to a master.
 
     Attributes:
-        transfer: what was compared and received.
-        ended: done when the connection is closed and no received record waits for the disk; its
-            result is the reason.
+        dialect: the protocol, with what was verified.
+        ended: done when the connection is closed, and no received record or epoch waits for the
+            disk; its result is the reason.
     """
 
     def __init__(
@@ -39,7 +46,9 @@ class SlaveConnection(asyncio.BufferedProtocol):
         config: ReplicationConfig,
         writer: ReplicaWriter,
         commit: GroupCommit,
-        transfer: SlaveTransfer,
+        dialect: SlaveDialect,
+        note_epoch: NoteEpoch,
+        on_confirmed: Callable[[int], None],
     ) -> None:
         """Create the protocol of a connection that is being opened.
 
@@ -47,19 +56,24 @@ class SlaveConnection(asyncio.BufferedProtocol):
             config: the options.
             writer: appends to the slave's log.
             commit: writes and syncs what was appended.
-            transfer: the state of the transfer.
+            dialect: the protocol.
+            note_epoch: called with each new epoch of the log.
+            on_confirmed: called with the position up to which the master says that its in-sync set
+                has the log.
         """
         self._config = config
         self._writer = writer
         self._commit = commit
         self._loop = asyncio.get_running_loop()
-        self.transfer = transfer
+        self.dialect = dialect
+        self._note_epoch = note_epoch
+        self._on_confirmed = on_confirmed
         self.ended: asyncio.Future[str] = self._loop.create_future()
-        self._decoder = TransferDecoder()
+        self._frames: deque[Frame] = deque()  # received and not processed
+        self._note: asyncio.Task[None] | None = None  # an epoch that is being noted
         self._received = bytearray(_READ_BYTES)
         self._transport: asyncio.Transport | None = None
-        self._reported = transfer.position
-        self._stored = transfer.position  # durable and verified
+        self._reported = self._stored = dialect.reported  # stored: durable and verified
         self._unstored = 0  # `_Received` in the group commit
         self._is_lost = False
         self._is_paused = False
@@ -72,7 +86,8 @@ class SlaveConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # that of uvloop is no subclass
         self._received_at_s = self._loop.time()
-        self._report()
+        self._transport.write(self.dialect.greeting())
+        self._sent_at_s = self._loop.time()
         self._schedule_check()
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - one size suffices
@@ -83,8 +98,9 @@ class SlaveConnection(asyncio.BufferedProtocol):
             return
         self._received_at_s = self._loop.time()
         try:
-            self._take(bytes(memoryview(self._received)[:nbytes]))
-        except (ProtocolError, ReplicationRefusedError, StoreError) as error:
+            self._frames.extend(self.dialect.feed(bytes(memoryview(self._received)[:nbytes])))
+            self._process()
+        except _REFUSALS as error:
             self.close(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -117,7 +133,8 @@ class SlaveConnection(asyncio.BufferedProtocol):
             self._report()
         if self._is_paused and self._commit.pending_bytes <= PENDING_BYTES_MAX // 2:
             self._is_paused = False
-            self._transport.resume_reading()
+            if self._note is None:
+                self._transport.resume_reading()
 
     def on_settled(self, reason: str) -> None:
         """Note that some received records are stored, or refused for `reason`."""
@@ -127,20 +144,31 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._check_ended()
 
     def _check_ended(self) -> None:
-        if self._is_lost and not self._unstored and not self.ended.done():
+        is_idle = not self._unstored and self._note is None
+        if self._is_lost and is_idle and not self.ended.done():
             self.ended.set_result(self._reason)
 
-    def _take(self, data: bytes) -> None:
-        """Compare and append the transfers that these bytes complete."""
-        appended, pieces, position = 0, list[bytes](), 0
-        for transfer in self._decoder.feed(data):
-            at, rest = self.transfer.on_transfer(transfer)
+    def _process(self) -> None:
+        """Take the received frames, up to one that begins an epoch."""
+        position, pieces = 0, list[bytes]()
+        entry = None
+        while self._frames and self._note is None:
+            entry = self.dialect.new_epoch(self._frames[0])
+            if entry is not None:
+                break
+            at, rest = self.dialect.on_frame(self._frames.popleft())
             if rest:
                 position = position if pieces else at
                 pieces.append(rest)
-        self.on_stored(self.transfer.compared)  # the own log is stored
+        self.on_stored(self.dialect.verified)  # the own log is stored
         if pieces:
-            appended = self._writer.append_received(position, b"".join(pieces))
+            self._append(position, b"".join(pieces))
+        self._on_confirmed(self.dialect.confirmed)
+        if entry is not None:
+            self._begin_note(entry)
+
+    def _append(self, position: int, data: bytes) -> None:
+        appended = self._writer.append_received(position, data)
         if appended:
             received = _Received(self, self._writer.appended_position, appended)
             received.deadline_s = self._commit.deadline_s()
@@ -151,9 +179,30 @@ class SlaveConnection(asyncio.BufferedProtocol):
             self._is_paused = True
             self._transport.pause_reading()
 
+    def _begin_note(self, entry: EpochEntry) -> None:
+        assert self._transport is not None, "nothing is received without it"
+        self._transport.pause_reading()
+        self._note = self._loop.create_task(self._note_and_continue(entry), name="note epoch")
+
+    async def _note_and_continue(self, entry: EpochEntry) -> None:
+        try:
+            await self._note_epoch(entry)
+        except (OSError, EpochError) as error:
+            self.close(f"{entry} cannot be noted: {error}")
+        self._note = None
+        self._check_ended()
+        if self._transport is None:
+            return
+        if not self._is_paused:
+            self._transport.resume_reading()
+        try:
+            self._process()
+        except _REFUSALS as error:
+            self.close(str(error))
+
     def _report(self) -> None:
         assert self._transport is not None, "the caller checks it"
-        self._transport.write(encode_report(self._stored))
+        self._transport.write(self.dialect.report(self._stored))
         self._reported = self._stored
         self._sent_at_s = self._loop.time()
 
@@ -167,7 +216,8 @@ class SlaveConnection(asyncio.BufferedProtocol):
         if not self._is_paused and silent_s * 1000 >= self._config.ha_housekeeping_interval_ms:
             self.close(f"it has sent nothing for {silent_s:.0f} s (haHousekeepingInterval)")
             return
-        if (now_s - self._sent_at_s) * 1000 >= self._config.ha_send_heartbeat_interval_ms:
+        is_idle = (now_s - self._sent_at_s) * 1000 >= self._config.ha_send_heartbeat_interval_ms
+        if is_idle and self._reported != UNKNOWN:
             self._report()
         self._schedule_check()
 

@@ -63,6 +63,10 @@ class SlaveProgress:
         self.sent = UNKNOWN
         self.acknowledged = UNKNOWN
 
+    def begin_at_last_file(self) -> None:
+        """Send only the last file of the log if the slave turns out to be empty."""
+        self._from_last_file = True
+
     def on_report(self, position: int, log: LogRange) -> None:
         """Take a report.
 

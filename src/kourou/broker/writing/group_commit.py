@@ -12,7 +12,9 @@ messages that are ready for them, once a turn of the event loop and again when a
     reply     answers the producer with SEND_OK           survives
 
 With `wait_for_copies`, puts of clients are answered only when slaves have the records too
-(`copy_waits.py`). Only synced records are sent to slaves.
+(`copy_waits.py`). Only synced records are sent to slaves. In controller mode, records are also
+dispatched only up to the confirm offset: what all members of the in-sync set have, so that
+consumers see nothing that a failover could remove.
 
 With ASYNC_FLUSH the chain does not contain the sync, which follows within `flush_interval_ms`.
 
@@ -55,6 +57,8 @@ class GroupCommit:
         on_synced: called after each sync of the log.
         is_sync_mode: whether the flush mode is SYNC_FLUSH: a put that waits for its sync is stored
             only when it is synced.
+        confirmed_position: in controller mode, returns the position up to which records that are
+            stored here up to its argument may be dispatched.
     """
 
     def __init__(
@@ -94,10 +98,12 @@ class GroupCommit:
         self._timer: asyncio.TimerHandle | None = None  # next time-out; next sync in async mode
         self._is_scheduled = False
         self._before_write: list[Callable[[], None]] = []
-        self._closed_reason = ""
+        self._refusal: PutResult | None = None  # the answer to all new puts
+        self._is_closed = False
         self._late_reason = f"the sync did not end within {config.sync_flush_timeout_ms} ms"
         self.on_write: Callable[[], None] | None = None
         self.on_synced: Callable[[], None] | None = None
+        self.confirmed_position: Callable[[int], int] | None = None
 
     def wait_for_copies(self, rule: CopyRule) -> None:
         """Answer puts of clients only when slaves have their records; call it before any put."""
@@ -107,8 +113,21 @@ class GroupCommit:
 
     def on_copied(self) -> None:
         """Answer the puts that wait for copies and have them now."""
-        if self._copies is not None:
+        if self.confirmed_position is not None:
+            self._schedule()  # what is confirmed now becomes visible before its puts are answered
+        elif self._copies is not None:
             self._copies.advance()
+
+    def refuse_puts(self, refusal: PutResult | None) -> None:
+        """Answer all new puts with `refusal` from now on; None accepts them again."""
+        if not self._is_closed:
+            self._refusal = refusal
+
+    @property
+    def stored_position(self) -> int:
+        """End of the records that are as durable as the flush mode promises."""
+        reader = self._reader
+        return reader.synced_position if self.is_sync_mode else reader.written_position
 
     @property
     def pending_bytes(self) -> int:
@@ -183,14 +202,14 @@ class GroupCommit:
 
     def has_room(self, owner: Hashable, size: int, puts: int) -> bool:
         """Return whether `puts` more puts of the owner, of `size` bytes in total, are accepted."""
-        return not self._closed_reason and self._pending.has_room(owner, size, puts)
+        return self._refusal is None and self._pending.has_room(owner, size, puts)
 
     def has_room_for_any(self, size: int, puts: int) -> bool:
         """Return whether these puts are accepted whatever their owners.
 
         False near a limit, where the result depends on the owners: then use `has_room`.
         """
-        return not self._closed_reason and self._pending.has_room_for_any(size, puts)
+        return self._refusal is None and self._pending.has_room_for_any(size, puts)
 
     def deadline_s(self) -> float:
         """Return the time, on the loop's clock, at which a put that starts now times out."""
@@ -225,6 +244,14 @@ class GroupCommit:
         self.put(drafts, now_ms, done, answers_late=answers_late)
         return await future
 
+    def dispatch_rest(self) -> None:
+        """Dispatch what is not confirmed, after `close`, so that the store can be closed cleanly.
+
+        Nothing may be read any more: the next start decides what is visible.
+        """
+        if self.confirmed_position is not None:
+            self._writer.dispatch(self._reader.written_position)
+
     def flush(self, now_ms: int) -> bool:
         """Write consume queues and the checkpoint, and start due syncs; called every second.
 
@@ -256,7 +283,7 @@ class GroupCommit:
         The store can be closed then. While the disk does not respond, this does not return.
         """
         self._run_before_write()
-        self._closed_reason = "the broker is stopping"
+        self._refuse_for_ever("the broker is stopping")
         self._end_turn()
         while (
             self._plan is not None or self._reader.synced_position < self._reader.written_position
@@ -272,7 +299,7 @@ class GroupCommit:
 
     def abandon(self) -> None:
         """Stop like a killed process: write nothing more, and answer no put."""
-        self._closed_reason = "the broker was killed"
+        self._refuse_for_ever("the broker was killed")
         self._before_write.clear()
         self._unwritten.clear()
         self._unsynced.clear()
@@ -282,6 +309,10 @@ class GroupCommit:
         if self._copies is not None:
             self._copies.abandon()
         self._queue_syncs.abandon()
+
+    def _refuse_for_ever(self, reason: str) -> None:
+        self._refusal = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
+        self._is_closed = True
 
     def _end_turn(self) -> None:
         """Advance, at the end of a turn of the loop or of a sync."""
@@ -315,17 +346,18 @@ class GroupCommit:
         self._write()
         if self.is_sync_mode:
             self._start_sync()
-            visible = self._reader.synced_position
+            stored = self._reader.synced_position
         else:
             if self._copies is None:
                 self._schedule_sync()
             else:
                 self._start_sync()  # only synced records are sent to slaves
-            visible = self._reader.written_position
+            stored = self._reader.written_position
+        visible = stored if self.confirmed_position is None else self.confirmed_position(stored)
         arrivals = self._writer.dispatch(visible)
         if arrivals:
             self._wake(arrivals)
-        self._acknowledge(visible)
+        self._acknowledge(stored)
         if self._writer.read_only_reason is not None:
             self._refuse_all(self._writer.read_only_reason)
 
@@ -333,8 +365,8 @@ class GroupCommit:
         self, waiter: PutWaiter, drafts: Sequence[RecordDraft], now_ms: int
     ) -> PutResult | None:
         """Append the records, and return None, or the result if they are refused."""
-        if self._closed_reason:
-            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._closed_reason)
+        if self._refusal is not None:
+            return self._refusal
         try:
             waiter.size = sum(map(record_size, drafts))
             reason = self._pending.limit_reached(waiter.size, waiter.owner)
@@ -404,11 +436,11 @@ class GroupCommit:
         except Exception:  # a failure on the consumers' side must not affect producers
             log.exception("arrivals.wake_failed count=%d", len(arrivals))
 
-    def _acknowledge(self, visible: int) -> None:
-        """Answer the puts whose records lie below `visible`, in the order of the log."""
+    def _acknowledge(self, stored: int) -> None:
+        """Answer the puts whose records lie below `stored`, in the order of the log."""
         copies = self._copies
         for waiters in (self._late, self._unsynced):
-            while waiters and waiters[0].end <= visible:
+            while waiters and waiters[0].end <= stored:
                 waiter = waiters.popleft()
                 if copies is not None and waiter.waits_for_copies:
                     copies.add(waiter)

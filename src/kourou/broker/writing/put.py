@@ -24,6 +24,8 @@ class PutStatus(Enum):
     """Written to the log, but the sync did not end in time; it may still succeed."""
     FLUSH_SLAVE_TIMEOUT = auto()
     """Stored here, but not on as many slaves as configured in time; they may still copy it."""
+    IN_SYNC_REPLICAS_NOT_ENOUGH = auto()
+    """Nothing stored: fewer replicas than `minInSyncReplicas` are in sync."""
     BUSY = auto()
     """Nothing stored: a limit of pending bytes or puts is reached."""
     MESSAGE_ILLEGAL = auto()
@@ -49,6 +51,7 @@ CODES: Final = {
     PutStatus.OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: ResponseCode.SYSTEM_ERROR,
     PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.TOPIC_REFUSED: ResponseCode.SERVICE_NOT_AVAILABLE,

@@ -1,0 +1,132 @@
+"""A replica of one run in controller mode: its role, and the epochs of its log with their file.
+
+Each change of the epochs is durable before it has an effect. Both the file and its backup are
+replaced, so that a damaged file never restores a list that lacks an epoch, or names one that was
+cut.
+
+    start of a replica    entries at or beyond the log's end are removed: nothing was appended then
+    start of a master     the new epoch begins at the log's end, before anything can be appended
+    bytes of a new epoch  its entry is noted before a slave appends the first of them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kourou.broker.replication.controlled_role import ControlledRole, ControllerPort
+from kourou.disk import Disk
+from kourou.errors import EpochError
+from kourou.model.epochs import EpochEntry, EpochList
+from kourou.store.reader import StoreReader
+from kourou.store.state.epoch_file import read_epochs, replace_epochs
+
+
+class EpochLog:
+    """The epochs of one log. Methods that save wait for the device.
+
+    Attributes:
+        epochs: the epochs, as they are on disk; replaced as a whole, so that any thread may read.
+        newest_seen: the newest epoch that the file has named since the start, also if the log had
+            no byte of it.
+    """
+
+    def __init__(self, disk: Disk, epochs: EpochList, newest_seen: int) -> None:
+        self._disk = disk
+        self.epochs = epochs
+        self.newest_seen = newest_seen
+
+    @classmethod
+    def load(cls, disk: Disk, log_begin: int, log_end: int) -> EpochLog:
+        """Return the epochs of a log whose records lie between two positions.
+
+        Raises:
+            CorruptRecordError: neither the file nor its backup is good.
+            OSError: a file cannot be read or written.
+        """
+        found = read_epochs(disk)
+        loaded = cls(disk, found, found.last_epoch)
+        loaded.cut(log_begin, log_end)
+        return loaded
+
+    def cut(self, log_begin: int, log_end: int) -> None:
+        """Remove the epochs without a byte between the two positions, durably.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        is_empty = log_end <= log_begin
+        epochs = EpochList() if is_empty else self.epochs.cut(log_end).expire(log_begin)
+        if len(epochs) < len(self.epochs):
+            self._save(epochs)
+
+    def begin(self, epoch: int, log_begin: int, log_end: int) -> None:
+        """Note the epoch of a new master, durably.
+
+        A log without epochs, which was written without a controller, gets one entry for all of it:
+        slaves then copy it from its first record on.
+
+        Raises:
+            EpochError: a master has used this epoch, or a newer one, before.
+            OSError: the file cannot be written.
+        """
+        if epoch <= self.newest_seen:
+            raise EpochError(
+                f"the log has records of epoch {self.newest_seen}, and its master's epoch is "
+                f"{epoch}: a master that starts again needs a new epoch from the controller"
+            )
+        start = log_end if len(self.epochs) else log_begin
+        self.note(EpochEntry(epoch, start))
+
+    def note(self, entry: EpochEntry) -> None:
+        """Note that the log continues with another epoch, durably.
+
+        Raises:
+            EpochError: the epoch is not newer, or begins before the last one.
+            OSError: the file cannot be written.
+        """
+        self._save(self.epochs.begin(entry.epoch, entry.start))
+        self.newest_seen = max(self.newest_seen, entry.epoch)
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch with an entry; -1 if there is none."""
+        return self.epochs.last_epoch
+
+    def _save(self, epochs: EpochList) -> None:
+        replace_epochs(self._disk, epochs)
+        self.epochs = epochs
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledReplica:
+    """One replica in one run.
+
+    Attributes:
+        role: the decision of the controller.
+        port: asks the controller for other in-sync sets; a slave does not use it.
+        epochs: of the log.
+    """
+
+    role: ControlledRole
+    port: ControllerPort
+    epochs: EpochLog
+
+    @classmethod
+    def begin(
+        cls, disk: Disk, reader: StoreReader, role: ControlledRole, port: ControllerPort
+    ) -> ControlledReplica:
+        """Load the epochs of an open store, and begin the epoch of a new master, durably.
+
+        Nothing may have been appended or received since the store was opened. May wait for the
+        device.
+
+        Raises:
+            EpochError: the epoch of the master is not newer than those of the log.
+            CorruptRecordError: neither the file of the epochs nor its backup is good.
+            OSError: a file cannot be read or written.
+        """
+        begin, end = reader.min_position, reader.written_position
+        epochs = EpochLog.load(disk, begin, end)
+        if role.is_master:
+            epochs.begin(role.master_epoch, begin, end)
+        return cls(role, port, epochs)

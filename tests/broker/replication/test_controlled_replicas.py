@@ -1,0 +1,227 @@
+"""Replicas of a controller's broker: copies, failover and truncation, whatever ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kourou.broker.config import FlushDiskType
+from kourou.client.send_receipt import SendStatus
+from kourou.errors import EpochError, KourouError, RemoteSystemError
+from kourou.store.state.epoch_file import read_epochs
+from kourou.testing.loop import run_virtual
+from tests.broker.replication.replica_rig import ReplicaRig, send, until
+
+PATIENT = {"ha_max_time_slave_not_catchup_ms": 20_000}
+"""Keeps a slave that copies nothing in the in-sync set."""
+
+
+def run(test: Callable[[ReplicaRig], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with ReplicaRig(**options) as rig:
+            await test(rig)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("flush", FlushDiskType)
+def test_an_acknowledged_message_is_on_all_members_of_the_in_sync_set(
+    flush: FlushDiskType,
+) -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer() as producer:
+            for number in range(40):
+                assert (await send(producer, b"%d" % number)).status is SendStatus.SEND_OK
+                assert rig.end(2) == rig.end(3) == rig.end(1)
+        await rig.caught_up()
+        assert rig.log(2) == rig.log(3) == rig.log(1)
+        assert rig.offsets(2) == rig.offsets(3) == rig.offsets(1)
+
+    run(test, flush_disk_type=flush)
+
+
+def test_a_failover_loses_no_acknowledged_message_and_truncates_the_diverged_end() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        acknowledged = set()
+        async with rig.producer() as producer:
+            for number in range(60):
+                receipt = await send(producer, b"%d" % number + b"x" * 900)
+                acknowledged.add((receipt.queue.queue_id, receipt.queue_offset))
+            await rig.caught_up()
+            rig.network.stall(rig.ha_address(1))
+            unconfirmed = await send(producer, b"never confirmed")
+            assert unconfirmed.status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        end = rig.end(2)
+        assert rig.end(1) > end
+        await rig.kill(1)
+        rig.network.heal(rig.ha_address(1))
+
+        await rig.elect(2)
+        await rig.in_sync(1, 2, 3)
+
+        assert rig.truncations == [(1, end)]
+        async with rig.producer() as producer:
+            for _ in range(20):
+                receipt = await send(producer)
+                key = (receipt.queue.queue_id, receipt.queue_offset)
+                assert key not in acknowledged
+                acknowledged.add(key)
+        await rig.caught_up()
+        assert rig.log(1) == rig.log(2) == rig.log(3)
+        assert rig.offsets(1) == rig.offsets(2) == rig.offsets(3)
+        per_queue = {queue_id for queue_id, _ in acknowledged}
+        for queue_id in per_queue:
+            count = sum(1 for one, _ in acknowledged if one == queue_id)
+            assert rig.offsets(1)["T", queue_id] == count
+        assert [list(read_epochs(rig.disks[number])) for number in (1, 3)] == [
+            [(1, 0), (2, end)]
+        ] * 2
+
+    run(test, replication=PATIENT)
+
+
+def test_consumers_see_nothing_that_a_member_of_the_set_lacks() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer() as producer:
+            await send(producer)
+            await rig.caught_up()
+            end = rig.end(1)
+            rig.network.stall(rig.ha_address(1))
+            sending = asyncio.create_task(send(producer, b"unconfirmed"))
+            await until(lambda: rig.end(1) > end)
+            await asyncio.sleep(1)
+            assert rig.master.store.reader.visible_position == end
+            rig.network.heal(rig.ha_address(1))
+            assert (await sending).status is SendStatus.SEND_OK
+        await rig.caught_up()
+        assert rig.master.log_state() == (1, rig.end(1), rig.end(1))
+
+    run(test, replication=PATIENT)
+
+
+def test_a_dead_slave_leaves_the_set_within_3_seconds_and_returns() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        loop = asyncio.get_running_loop()
+        async with rig.producer() as producer:
+            await send(producer)
+            await rig.kill(3)
+            began_s = loop.time()
+            assert (await send(producer)).status is SendStatus.SEND_OK
+            assert loop.time() - began_s < 3
+            assert rig.controller.stored.members == {1, 2}
+            await rig.start(3)
+            await rig.in_sync(1, 2, 3)
+
+    run(test)
+
+
+def test_sends_are_refused_with_fewer_members_than_configured() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer() as producer:
+            await send(producer)
+            await rig.kill(2)
+            await rig.kill(3)
+            receipt = await send(producer)
+            assert receipt.status is SendStatus.FLUSH_SLAVE_TIMEOUT
+            await until(lambda: rig.controller.stored.members == {1})
+            with pytest.raises(RemoteSystemError, match="minInSyncReplicas is 2"):
+                await send(producer)
+            await rig.start(2)
+            await rig.in_sync(1, 2)
+            assert (await send(producer)).status is SendStatus.SEND_OK
+
+    run(test, replication={"min_in_sync_replicas": 2})
+
+
+def test_a_lost_answer_keeps_the_proposed_member_until_the_controller_is_asked() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.elect(1)
+        await rig.in_sync(1, 2, 3)
+        async with rig.producer(10_000) as producer:
+            await send(producer)
+            rig.controller.lost_answers = 1
+            await rig.kill(3)
+            await until(lambda: rig.controller.stored.members == {1, 2})
+            receipt = await send(producer)
+            assert receipt.status is SendStatus.FLUSH_SLAVE_TIMEOUT  # 3 may still be a member
+
+            rig.master.adopt_in_sync(rig.controller.stored)
+
+            assert (await send(producer)).status is SendStatus.SEND_OK
+
+    run(test)
+
+
+def test_a_fenced_master_refuses_sends_and_acknowledges_nothing() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer() as producer:
+            await send(producer)
+            rig.network.stall(rig.ha_address(1))
+            end = rig.end(1)
+            sending = asyncio.create_task(send(producer))
+            await until(lambda: rig.end(1) > end)
+            rig.master.fence("its lease has ended")
+            rig.network.heal(rig.ha_address(1))
+            assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+            with pytest.raises(KourouError, match="its lease has ended"):
+                await send(producer)
+            rig.master.unfence()
+            assert (await send(producer)).status is SendStatus.SEND_OK
+
+    run(test)
+
+
+def test_a_master_whose_successor_is_known_acknowledges_nothing() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        old = rig.master
+        async with rig.producer() as producer:
+            await send(producer)
+            rig.controller.elect(2)
+            for slave in (2, 3):  # the old master goes on
+                await rig.kill(slave)
+                await rig.start(slave)
+            receipt = await send(producer)
+            assert receipt.status is SendStatus.FLUSH_SLAVE_TIMEOUT
+            old.adopt_in_sync(rig.controller.stored)
+            with pytest.raises(KourouError, match="is not the master any more"):
+                await send(producer)
+        await rig.kill(1)
+        await rig.start(1)
+        await rig.in_sync(1, 2, 3)
+
+    run(test)
+
+
+def test_a_master_that_starts_again_in_its_epoch_is_refused() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer() as producer:
+            await send(producer)
+        await rig.kill(1)
+        with pytest.raises(EpochError, match="needs a new epoch"):
+            await rig.start(1)
+        del rig.brokers[1]
+
+    run(test)
+
+
+def test_a_learner_copies_and_never_joins() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.elect(1)
+        async with rig.producer() as producer:
+            await send(producer)
+        await rig.caught_up()
+        await asyncio.sleep(3)
+        assert rig.controller.proposals == []
+
+    run(test, replication={"async_learner": True})
