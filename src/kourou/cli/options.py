@@ -114,6 +114,17 @@ ReadyJson = Annotated[
         help="Print one JSON line with addresses and pid when ready, for programs.",
     ),
 ]
+StopAtEof = Annotated[
+    bool,
+    typer.Option(
+        "--stop-at-eof",
+        help="Stop when stdin ends, as a pipe does with the program that started this one.",
+    ),
+]
+NoTls = Annotated[
+    bool,
+    typer.Option("--no-tls", help="Plain connections only, and no self-signed certificate."),
+]
 
 
 def topics_to_complete(

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
@@ -125,6 +126,8 @@ OWN_NAMESRV_MS: Final = 30_000
 """Maximum wait for the registration of the broker with the name server of this process, which can
 be slow on a busy machine. Clients that connected earlier would find no route."""
 
+_STOP_S: Final = 30.0
+"""Most time of a clean stop after the end of stdin."""
 _YOUNG_OBJECTS: Final = 2_000
 """Threshold of the youngest generation: objects allocated and not freed. The requests of one
 iteration of the event loop create fewer."""
@@ -176,7 +179,7 @@ def run_loop(work: Coroutine[None, None, None]) -> None:
 async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop, "stopped immediately; the next start recovers the store")
-    _make_directory(plan.store_path)
+    make_directory(plan.store_path)
     is_new = not (plan.store_path / COMMITLOG).exists()
     async with AsyncExitStack() as running:
         runtime = Runtime.system()
@@ -185,7 +188,7 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
         disk = OsDisk(plan.store_path)
         running.callback(disk.close)
         if plan.namesrv is not None:
-            namesrv = _name_server(plan.namesrv, runtime, disk)
+            namesrv = open_name_server(plan.namesrv, runtime, disk)
             address = await namesrv.start()
             running.push_async_callback(namesrv.stop)
             config = replace(config, namesrv_addr=(format_address(reachable_address(address)),))
@@ -271,8 +274,12 @@ def limit_gc_pauses() -> None:
     gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_COLLECTIONS, _OLD_COLLECTIONS)
 
 
-def _name_server(config: NamesrvConfig, runtime: Runtime, disk: OsDisk) -> NameServer:
-    """Return the name server; its key-value configuration is in the store's directory."""
+def open_name_server(config: NamesrvConfig, runtime: Runtime, disk: OsDisk) -> NameServer:
+    """Return the name server; its key-value configuration is on the disk.
+
+    Raises:
+        StoreUnusableError: it cannot be read.
+    """
     try:
         return NameServer(config, runtime, disk)
     except OSError as error:
@@ -298,7 +305,33 @@ def stop_on_signals(stop: asyncio.Event, text: str) -> None:
         loop.add_signal_handler(number, on_signal)
 
 
-def _make_directory(path: Path) -> None:
+def stop_at_stdin_end() -> None:
+    """Stop this process when its stdin ends, by the first signal of `stop_on_signals`.
+
+    A program that starts servers gives them the read end of a pipe as stdin. The pipe ends with
+    that program, however it ends, on every system; a server that hangs is ended later.
+    """
+
+    def watch() -> None:
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:  # a closed stdin has ended, too
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(_STOP_S)
+        print_stderr(f"stopped immediately: still running {_STOP_S:.0f} s after the end of stdin")
+        os._exit(INTERRUPTED)
+
+    threading.Thread(target=watch, name="watch stdin", daemon=True).start()
+
+
+def make_directory(path: Path) -> None:
+    """Create the directory of a store if it is missing.
+
+    Raises:
+        StoreUnusableError: it cannot be created, read or written.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:

@@ -26,10 +26,21 @@ from kourou.cli.options import (
     ListenOn,
     LogLevel,
     ReadyJson,
+    StopAtEof,
     refuse_options,
 )
-from kourou.cli.process import Plan, Ready, default_log_level, ready_line, run
+from kourou.cli.process import (
+    Plan,
+    Ready,
+    default_log_level,
+    ready_line,
+    run,
+    stop_at_stdin_end,
+)
 from kourou.cli.serve_grpc import GrpcPlan
+from kourou.cli.serve_namesrv import HELP as NAMESRV_HELP
+from kourou.cli.serve_namesrv import PREFIX as NAMESRV_PREFIX
+from kourou.cli.serve_namesrv import namesrv as serve_namesrv
 from kourou.cli.serve_proxy import HELP as PROXY_HELP
 from kourou.cli.serve_proxy import proxy
 from kourou.disk import OsDisk, require_file_calls
@@ -50,7 +61,6 @@ log = logging.getLogger(__name__)
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 PREFIX: Final = "KOUROU_BROKER_"
-NAMESRV_PREFIX: Final = "KOUROU_NAMESRV_"
 _GIB: Final = 1024**3
 _BELIEVED_PART: Final = 16
 """Divisor of the machine's memory for `believed_bytes`. The result is much less than the share of
@@ -155,6 +165,7 @@ Examples:
   kourou serve --store ./data --port 0 --namesrv-port 0     any free ports
   kourou serve --config broker.conf                         RocketMQ's keys, or TOML
   kourou serve --namesrv 10.0.0.1:9876 --listen 0.0.0.0     join a cluster
+  kourou serve namesrv --listen 0.0.0.0                     only a name server
   kourou serve proxy --name-server 10.0.0.1:9876            gRPC clients of a cluster
 
 Settings: defaults, then --profile, --config, environment (KOUROU_BROKER_FLUSH_DISK_TYPE), options;
@@ -229,6 +240,7 @@ _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No start screen.")]
 
 
 app.command("proxy", help=PROXY_HELP)(proxy)
+app.command("namesrv", help=NAMESRV_HELP)(serve_namesrv)
 
 
 @app.callback(help=HELP, invoke_without_command=True)
@@ -253,6 +265,7 @@ def serve(
     log_level: LogLevel = None,
     quiet: _Quiet = False,
     ready_json: ReadyJson = False,
+    stop_at_eof: StopAtEof = False,
 ) -> None:
     """Read the options and serve."""
     if context.invoked_subcommand is not None:
@@ -260,6 +273,8 @@ def serve(
         return
     require_file_calls("`kourou serve`")
     logs.configure(log_level or default_log_level())
+    if stop_at_eof:
+        stop_at_stdin_end()
     flags = {
         "store_path": store,
         "listen": listen,

@@ -25,7 +25,15 @@ from kourou.cli.monitoring import (
     console_url,
     start_console,
 )
-from kourou.cli.options import GRPC_PORT, GrpcAdvertise, GrpcPort, ListenOn, LogLevel, ReadyJson
+from kourou.cli.options import (
+    GRPC_PORT,
+    GrpcAdvertise,
+    GrpcPort,
+    ListenOn,
+    LogLevel,
+    NoTls,
+    ReadyJson,
+)
 from kourou.cli.own_certificate import RENEWAL_INTERVAL_MS, OwnCertificate, with_certificate
 from kourou.cli.process import default_log_level, limit_gc_pauses, run_loop, stop_on_signals
 from kourou.cli.serve_grpc import ALPN, missing_packages, proxy_labels
@@ -183,10 +191,6 @@ _ReusePort = Annotated[
     bool | None,
     typer.Option("--reuse-port", help="Let several proxies share the port (SO_REUSEPORT)."),
 ]
-_NoTls = Annotated[
-    bool,
-    typer.Option("--no-tls", help="Plain connections only, and no self-signed certificate."),
-]
 _Config = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Settings: a .toml or .properties file.")
 ]
@@ -203,7 +207,7 @@ def proxy(
     reuse_port: _ReusePort = None,
     console_port: ConsolePort = None,
     no_console: NoConsole = False,
-    no_tls: _NoTls = False,
+    no_tls: NoTls = False,
     config: _Config = None,
     log_level: LogLevel = None,
     ready_json: ReadyJson = False,

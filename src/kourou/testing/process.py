@@ -127,6 +127,16 @@ class Serving:
         )
 
     @classmethod
+    def start_namesrv(cls, directory: Path, *options: str, port: int = 0) -> Serving:
+        """Start `kourou serve namesrv` and return when clients can connect.
+
+        Raises:
+            AssertionError: the process ended before it was ready; the text contains its stderr.
+        """
+        words = ("serve", "namesrv", "--dir", str(directory), "--port", str(port))
+        return cls._ready(start_command(*words, "--log-level", "warning", "--ready-json", *options))
+
+    @classmethod
     def _ready(cls, process: subprocess.Popen[str]) -> Serving:
         assert process.stdout is not None
         line = process.stdout.readline()
