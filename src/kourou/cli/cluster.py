@@ -1,18 +1,27 @@
-"""`kourou cluster`: the brokers of a cluster with their rates and disk usage."""
+"""`kourou cluster`: a cluster on this machine, and the brokers of any with their rates."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession, runtime_number
+from kourou.cli.cluster_start import HELP, start_cluster
 from kourou.cli.exits import one_line
-from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import (
+    TIMEOUT_DEFAULT_S,
+    AsJson,
+    ClusterDir,
+    Namesrv,
+    Timeout,
+    refuse_options,
+)
 from kourou.client.administration.admin import AdminClient
 from kourou.clock import SystemClock
 from kourou.errors import KourouError
@@ -22,7 +31,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List brokers with their rates and disk usage.",
 )
 
 LIST_HELP: Final = """\
@@ -66,9 +74,56 @@ class BrokerLine:
     state: str = "ok"
 
 
-@app.callback()
-def cluster() -> None:
-    """Group the commands below."""
+@app.callback(help=HELP, invoke_without_command=True)
+def cluster(
+    context: typer.Context,
+    *,
+    brokers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Masters.  [default: those of DIR]"),
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            metavar="R",
+            help="Copies of each message: R - 1 slaves of each master.  [default: those of DIR, or "
+            "1]",
+        ),
+    ] = None,
+    namesrvs: Annotated[
+        int | None,
+        typer.Option(metavar="M", help="Name servers.  [default: those of DIR, or 1]"),
+    ] = None,
+    directory: ClusterDir = None,
+    namesrv_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="The port of the first name server of a new cluster; 0 means any free.",
+        ),
+    ] = int(NAMESRV_DEFAULT.rpartition(":")[2]),
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Settings of all brokers, as for `kourou serve`."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each event.")
+    ] = False,
+) -> None:
+    """Run a cluster on this machine, unless a command below is called."""
+    if context.invoked_subcommand is not None:
+        refuse_options(context)
+        return
+    given = {"brokers": brokers, "replicas": replicas, "namesrvs": namesrvs}
+    start_cluster(
+        directory,
+        {name: number for name, number in given.items() if number is not None},
+        namesrv_port=namesrv_port,
+        config=config,
+        as_json=as_json,
+    )
 
 
 @app.command("list", help=LIST_HELP)

@@ -34,7 +34,7 @@ PANELS: Final = {
         "producer": "List connected producers.",
     },
     "Servers": {
-        "cluster": "List brokers with their rates and disk usage.",
+        "cluster": "Run a cluster on this machine; list brokers with their rates.",
         "broker": "Show the status of brokers, read and change their settings.",
         "namesrv": "Configure name servers, and take brokers out of service.",
         "controller": "Run a controller, which elects the masters of broker sets.",

@@ -74,7 +74,12 @@ StoreFile = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 Live = Annotated[
     bool, typer.Option("--live", help="Read only the durable part; the store may be in use.")
 ]
-
+ClusterDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", metavar="DIR", help="The directory of a cluster that `kourou cluster` runs."
+    ),
+]
 
 ListenOn = Annotated[
     str | None,

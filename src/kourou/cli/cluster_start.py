@@ -1,0 +1,271 @@
+"""`kourou cluster`: the processes of a cluster on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from random import SystemRandom
+from typing import Any, Final
+
+import typer
+
+from kourou import __version__
+from kourou.cli import output
+from kourou.cli.exits import FAILED, INTERRUPTED, print_stderr
+from kourou.clock import SystemClock
+from kourou.disk import require_file_calls
+from kourou.errors import UsageError
+from kourou.model.host import NAMESRV_DEFAULT
+from kourou.supervising.directory import ClusterDirectory
+from kourou.supervising.supervisor import Supervisor
+from kourou.supervising.topology import HOST, Role, Shape, Topology, create_topology
+
+HELP: Final = """\
+Run a cluster on this machine until Ctrl-C: name servers, masters and slaves, each in a process.
+
+\b
+--brokers N is also how one machine's cores are used: each broker uses one
+core, topics are created on all of them, and clients spread over them. A
+process that ends is started again. DIR holds the ports, stores and logs.
+There is no failover: while a master is down, its queues accept no sends,
+until it is started again.
+
+\b
+Examples:
+  kourou cluster --brokers 2 --dir ./cluster
+  kourou cluster --brokers 2 --replicas 2 --namesrvs 2 --dir ./cluster
+  kourou cluster --dir ./cluster                             again, as before
+  kourou cluster status --dir ./cluster                      from another terminal
+
+Settings of all brokers: --config, environment (KOUROU_BROKER_FLUSH_DISK_TYPE).
+
+Exit codes: 0 stopped, 1 stopped and a process was killed or failed, 2 wrong option, or DIR has
+another cluster, 3 could not start (port in use, DIR in use), 130 stopped by a second Ctrl-C.
+"""
+
+_LABEL: Final = 13
+_DIED: Final = "was killed by"
+
+
+def start_cluster(
+    directory: Path | None,
+    wanted: Mapping[str, int],
+    *,
+    namesrv_port: int,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the cluster of a directory until a signal.
+
+    Args:
+        directory: holds its ports, stores and logs.
+        wanted: the fields of `Shape` that are given.
+        namesrv_port: of the first name server of a new cluster; 0 chooses a free one.
+        config: settings of all brokers.
+        as_json: print each event as JSON.
+    """
+    require_file_calls("`kourou cluster`")
+    if directory is None:
+        raise UsageError("add --dir DIR: the directory of the cluster's ports, stores and logs")
+    if config is not None and not config.is_file():
+        raise UsageError(f"--config {config} is not a file")
+    files = ClusterDirectory(directory)
+    Shape(**{"brokers": 1, **wanted})  # refused before a directory is created
+    with files.locked():
+        topology = files.settle(
+            wanted,
+            lambda shape: create_topology(shape, namesrv_port, _is_free, SystemRandom()),
+        )
+        path = None if config is None else str(config.absolute())
+        code = asyncio.run(_run(topology, files, path, as_json=as_json))
+    raise typer.Exit(code)
+
+
+def _is_free(port: int) -> bool:
+    """Return whether a server could listen on a port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
+async def _run(
+    topology: Topology, files: ClusterDirectory, config: str | None, *, as_json: bool
+) -> int:
+    """Run the cluster; return the exit code."""
+    events = _Events(topology, files, as_json=as_json)
+    supervisor = Supervisor(topology, files, events.report, config=config)
+    events.supervisor = supervisor
+    signals = 0
+
+    def on_signal() -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            supervisor.stop()
+        else:
+            print_stderr("stopped immediately; the next start recovers the stores")
+            supervisor.kill()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    unclean = await supervisor.run()
+    if supervisor.refused:
+        raise UsageError(f"the cluster cannot run: {supervisor.refused}")
+    if signals > 1:
+        return INTERRUPTED
+    if unclean:
+        print_stderr(f"stopped, but not cleanly: {', '.join(unclean)}; see {files.path}/logs")
+    return FAILED if unclean else 0
+
+
+class _Events:
+    """Prints events: as JSON, or for people."""
+
+    def __init__(self, topology: Topology, files: ClusterDirectory, *, as_json: bool) -> None:
+        self.supervisor: Supervisor | None = None
+        self._topology = topology
+        self._files = files
+        self._as_json = as_json
+        self._clock = SystemClock()
+        self._failing: set[str] = set()
+
+    def report(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Print an event; without a reader the cluster stops, as other commands end."""
+        if event == "cluster.ready":
+            fields = self._ready_fields()
+        with suppress(OSError, UsageError):
+            if self._as_json:
+                found = {"event": event, "at_ms": self._clock.now_ms(), **fields}
+                output.print_line(json.dumps(found, ensure_ascii=False))
+            else:
+                self._print(event, fields)
+            return
+        assert self.supervisor is not None, "set before it runs"
+        if event != "cluster.stopping":
+            self.supervisor.stop()
+
+    def _ready_fields(self) -> dict[str, Any]:
+        assert self.supervisor is not None, "set before it runs"
+        pids = self.supervisor.pids
+        shape = self._topology.shape
+        return {
+            "version": __version__,
+            "directory": str(self._files.path),
+            "namesrv": self._topology.namesrv,
+            "replicas": shape.replicas,
+            "in_sync_replicas": shape.in_sync_replicas,
+            "members": [
+                {
+                    "child": member.name,
+                    "role": member.role.value,
+                    "broker": member.broker or None,
+                    "id": None if member.role is Role.NAMESRV else member.broker_id,
+                    "address": member.address,
+                    "console": f"http://{HOST}:{port}" if (port := member.console_port) else None,
+                    "pid": pids.get(member.name),
+                }
+                for member in self._topology.members
+            ],
+        }
+
+    def _print(self, event: str, fields: Mapping[str, Any]) -> None:
+        if event == "cluster.ready":
+            for line in screen_lines(fields):
+                output.print_line(line)
+        elif event == "cluster.stopped":
+            output.print_line("Stopped.")
+        elif event == "cluster.stopping":
+            output.print_line("Stopping: masters, then slaves, then name servers.")
+        else:
+            text = self._child_line(event, fields)
+            if text is not None:
+                output.print_line(text)
+
+    def _child_line(self, event: str, fields: Mapping[str, Any]) -> str | None:
+        """Return the line of an event of a process; None for events of a start without problems.
+
+        The ends of a process that fails again and again are not repeated.
+        """
+        name = fields["child"]
+        if event == "child.failing":
+            self._failing.add(name)
+            return (
+                f"{name} ended {fields['failures']} times in a row and is started again and again, "
+                f"in growing pauses: {fields['last_error']}  (log: {fields['log']})"
+            )
+        if event == "child.killed":
+            return f"{name} did not stop in time, and was killed"
+        if event == "child.started" and fields["starts"] > 1 and name not in self._failing:
+            return f"{name} started again (pid {fields['pid']})"
+        if event == "child.ready" and name in self._failing:
+            self._failing.remove(name)
+            return f"{name} serves again"
+        if event == "child.ended" and fields["restart_in_s"] is not None:
+            return None if name in self._failing else f"{name} {_ended_text(fields['exit_code'])}"
+        return None
+
+
+def _ended_text(code: int | None) -> str:
+    if code is None:
+        return "could not be started"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"{_DIED} {signal.Signals(-code).name}"
+    return f"{_DIED} signal {-code}"
+
+
+def screen_lines(ready: Mapping[str, Any]) -> list[str]:
+    """Return the start screen: addresses, masters and slaves, promises, next steps."""
+    members = ready["members"]
+    brokers = [member for member in members if member["role"] != Role.NAMESRV.value]
+    rows = [
+        (m["broker"], m["role"], m["id"], m["address"], m["console"], str(m["pid"]))
+        for m in brokers
+    ]
+    columns = ("BROKER", "ROLE", "ID", "ADDRESS", "CONSOLE", "PID")
+    at = "" if ready["namesrv"] == NAMESRV_DEFAULT else f" -n '{ready['namesrv']}'"
+    steps = (
+        f"kourou topic create orders{at}",
+        f"kourou send orders 'first message'{at}",
+        f"kourou cluster status --dir {shlex.quote(ready['directory'])}",
+    )
+    labelled = (
+        ("Name servers", ready["namesrv"]),
+        ("Directory", ready["directory"]),
+        ("Promise", promise_text(ready["replicas"], ready["in_sync_replicas"])),
+        ("", "No failover: while a master is down, its queues accept no sends."),
+        *(("" if number else "Next", step) for number, step in enumerate(steps)),
+    )
+    return [
+        "",
+        f"Kourou {ready['version']}, a cluster on this machine  Ctrl-C to stop",
+        "",
+        *output.table_lines(columns, rows),
+        "",
+        *(label.ljust(_LABEL) + text for label, text in labelled),
+        "",
+    ]
+
+
+def promise_text(replicas: int, in_sync: int) -> str:
+    """Return what an acknowledged send means in a cluster with so many copies."""
+    if replicas == 1:
+        return "One copy: an acknowledged message is on the disk of its master."
+    promise = "An acknowledged message is on the disks of a master and a slave"
+    more = replicas - in_sync
+    if more:
+        promise += "; one more copy follows" if more == 1 else f"; {more} more copies follow"
+    return f"{promise}."

@@ -1,0 +1,1 @@
+"""Supervision of the processes of a cluster on one machine."""

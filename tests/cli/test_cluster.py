@@ -1,0 +1,307 @@
+"""Tests of `kourou cluster`: start, restart of killed processes, stop, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kourou.cli.cluster_start import promise_text, screen_lines
+from kourou.client.config import ProducerConfig
+from kourou.client.send_receipt import SendStatus
+from kourou.client.sending.producer import Producer
+from kourou.model.message import Message
+from kourou.supervising.directory import ClusterDirectory
+from kourou.supervising.topology import Role, Shape, create_topology
+from kourou.testing.process import Outcome, run_command, start_command
+from tests.local_clusters import PATIENCE_S, LocalCluster, is_alive, wait_until
+from tests.replica_stores import log_of
+
+pytestmark = pytest.mark.slow
+Command = Callable[..., Outcome]
+
+
+def test_start_reports_masters_and_stops_in_order(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, "--brokers", "1", "--replicas", "2") as cluster:
+        ready = cluster.ready()
+        code = cluster.stop()
+
+    assert [(m["child"], m["role"], m["broker"], m["id"]) for m in ready["members"]] == [
+        ("namesrv-1", "namesrv", None, None),
+        ("broker-a", "master", "broker-a", 0),
+        ("broker-a-1", "slave", "broker-a", 1),
+    ]
+    assert {m["child"]: m["pid"] for m in ready["members"]} == cluster.pids
+    assert (ready["replicas"], ready["in_sync_replicas"]) == (2, 2)
+    assert code == 0
+    ends = [(one["child"], one["exit_code"]) for one in cluster.of("child.ended")]
+    assert ends == [("broker-a", 0), ("broker-a-1", 0), ("namesrv-1", 0)]
+    assert cluster.events[-1] | {"at_ms": 0} == {
+        "event": "cluster.stopped",
+        "at_ms": 0,
+        "unclean": [],
+    }
+    assert not (tmp_path / "broker-a" / "abort").exists()
+
+
+def test_processes_end_with_a_killed_supervisor_and_start_again_on_their_ports(
+    tmp_path: Path,
+) -> None:
+    with LocalCluster(tmp_path, "--brokers", "1") as cluster:
+        before = cluster.ready()
+        pids = cluster.pids.values()
+        refused = run_command("cluster", "--dir", str(tmp_path))
+        cluster.process.kill()
+        cluster.process.wait(PATIENCE_S)
+    wait_until(lambda: not any(map(is_alive, pids)))
+
+    assert refused.code == 3
+    assert f"is in use by another `kourou cluster` (pid {cluster.process.pid})" in refused.err
+    with LocalCluster(tmp_path) as cluster:
+        after = cluster.ready()
+        assert cluster.stop(signal.SIGINT) == 0
+    addresses = [[m["address"] for m in ready["members"]] for ready in (before, after)]
+    assert addresses[0] == addresses[1]
+
+
+async def send(namesrv: str, topic: str, count: int, prefix: str) -> Counter[tuple[str, str]]:
+    """Send messages one after the other; return (body, broker) of each acknowledged one."""
+    acknowledged: Counter[tuple[str, str]] = Counter()
+    config = ProducerConfig(send_timeout_ms=20_000)
+    async with Producer("producers", namesrv, config=config) as producer:
+        for number in range(count):
+            body = f"{prefix}{number}"
+            receipt = await producer.send(Message(topic, body.encode()))
+            if receipt.status is SendStatus.SEND_OK:
+                acknowledged[body, receipt.queue.broker_name] += 1
+    return acknowledged
+
+
+def received(command: Command, namesrv: str, topic: str, count: int) -> list[str]:
+    """Consume at least `count` messages from the beginning, and return their bodies."""
+    words = ("receive", topic, "--from", "earliest", "--count", str(count), "--timeout", "60")
+    outcome = command(*words, "-n", namesrv)
+    assert outcome.code == 0, outcome.err
+    return [str(row["body"]) for row in outcome.rows]
+
+
+def test_topics_are_on_all_brokers_and_a_killed_one_loses_nothing(
+    tmp_path: Path, command: Command
+) -> None:
+    with LocalCluster(tmp_path, "--brokers", "2") as cluster:
+        namesrv = cluster.ready()["namesrv"]
+        made = command("topic", "create", "made", "--json", "-n", namesrv)
+        by_first_send = asyncio.run(send(namesrv, "unmade", 40, "u"))
+
+        async def kill_midway() -> Counter[tuple[str, str]]:
+            first = await send(namesrv, "made", 40, "a")
+            sending = asyncio.create_task(send(namesrv, "made", 200, "b"))
+            await asyncio.sleep(0.05)
+            await asyncio.to_thread(cluster.kill, "broker-b")
+            return first + await sending + await send(namesrv, "made", 40, "c")
+
+        acknowledged = asyncio.run(kill_midway())
+        distinct = {body for body, _ in acknowledged}
+        bodies = received(command, namesrv, "made", len(distinct))
+        unmade = received(command, namesrv, "unmade", 40)
+        code = cluster.stop()
+
+    assert json.loads(made.out)["brokers"] == ["broker-a", "broker-b"]
+    assert {broker for _, broker in by_first_send} == {"broker-a", "broker-b"}
+    for prefix in "ac":
+        brokers = {broker for body, broker in acknowledged if body.startswith(prefix)}
+        assert brokers == {"broker-a", "broker-b"}
+    assert len(distinct) == 280, "a producer retries at the other broker"
+    assert len(by_first_send) == 40
+    assert set(unmade) == {body for body, _ in by_first_send}
+    assert distinct <= set(bodies)
+    assert code == 0
+
+
+def test_acknowledged_messages_survive_on_both_copies_after_a_kill_of_the_master(
+    tmp_path: Path,
+) -> None:
+    with LocalCluster(tmp_path, "--brokers", "1", "--replicas", "2") as cluster:
+        namesrv = cluster.ready()["namesrv"]
+
+        async def kill_midway() -> Counter[tuple[str, str]]:
+            sending = asyncio.create_task(send(namesrv, "orders", 150, "m"))
+            await asyncio.sleep(0.2)
+            await asyncio.to_thread(cluster.kill, "broker-a")
+            return await sending
+
+        acknowledged = asyncio.run(kill_midway())
+        cluster.process.kill()  # no stop in order, in which the slave would catch up
+
+    copies = [log_of(tmp_path / name) for name in ("broker-a", "broker-a-1")]
+    assert len(acknowledged) > 100
+    for body, _ in acknowledged:
+        assert all(body.encode() in copy for copy in copies), body
+
+
+def test_send_is_not_acknowledged_without_a_second_copy(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, "--brokers", "1", "--replicas", "2") as cluster:
+        namesrv = cluster.ready()["namesrv"]
+        before = asyncio.run(send(namesrv, "orders", 1, "before"))
+        os.kill(cluster.pids["broker-a-1"], signal.SIGSTOP)
+        alone = asyncio.run(send(namesrv, "orders", 1, "alone"))
+        os.kill(cluster.pids["broker-a-1"], signal.SIGCONT)
+        after = asyncio.run(send(namesrv, "orders", 1, "after"))
+        assert cluster.stop() == 0
+
+    assert [counts.total() for counts in (before, alone, after)] == [1, 0, 1]
+
+
+def test_process_that_cannot_start_is_named_once_and_recovers(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path)
+    with directory.locked():
+        found = directory.settle(
+            {"brokers": 1}, lambda shape: create_topology(shape, 0, is_free, Random(os.getpid()))
+        )
+    (broker,) = found.of_role(Role.MASTER)
+    with LocalCluster(tmp_path) as cluster:
+        with socket.create_server(("127.0.0.1", broker.port)):
+            failing = cluster.wait("child.failing")
+            cluster.wait("child.ended", "broker-a")
+        cluster.ready()
+        assert cluster.stop() == 0
+
+    assert (failing["child"], failing["failures"]) == ("broker-a", 3)
+    assert failing["last_error"].startswith(f"Error: cannot listen on 127.0.0.1:{broker.port}")
+    assert failing["log"] == str(tmp_path / "logs" / "broker-a.log")
+    assert len(cluster.of("child.failing")) == 1
+    pauses = [end["restart_in_s"] for end in cluster.of("child.ended")][:4]
+    assert pauses == [0, 0.5, 1, 2]
+
+
+def is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_wrong_setting_of_the_brokers_ends_the_start(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("flushDiskTyp=SYNC_FLUSH\n")
+
+    outcome = run_command(
+        *("cluster", "--brokers", "1", "--dir", str(tmp_path / "c"), "--namesrv-port", "0"),
+        *("--config", str(conf)),
+    )
+
+    assert outcome.code == 2
+    assert "Error: the cluster cannot run: broker-a: Error: " in outcome.err
+    assert "did you mean flushDiskType?" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (("--brokers", "0"), 2, "--brokers is 0; it must be 1 to 26"),
+        (("--brokers", "1", "--replicas", "9"), 2, "--replicas is 9; it must be 1 to 5"),
+        (("--brokers", "1", "--namesrvs", "0"), 2, "--namesrvs is 0; it must be 1 to 9"),
+        (("--brokers", "1", "--config", "none.conf"), 2, "--config none.conf is not a file"),
+        ((), 2, "has no cluster yet: add --brokers"),
+    ],
+)
+def test_wrong_option_is_refused(
+    tmp_path: Path, command: Command, options: tuple[str, ...], code: int, text: str
+) -> None:
+    outcome = command("cluster", "--dir", str(tmp_path / "c"), *options)
+
+    assert (outcome.code, text in outcome.err) == (code, True), outcome.err
+    assert not (tmp_path / "c" / "cluster.json").exists()
+
+
+def test_directory_is_required(command: Command) -> None:
+    outcome = command("cluster", "--brokers", "1")
+
+    assert (outcome.code, "add --dir DIR" in outcome.err) == (2, True)
+
+
+def test_other_topology_is_refused(tmp_path: Path, command: Command) -> None:
+    directory = ClusterDirectory(tmp_path)
+    with directory.locked():
+        directory.settle(
+            {"brokers": 2}, lambda shape: create_topology(shape, 0, lambda _: True, Random(0))
+        )
+
+    outcome = command("cluster", "--dir", str(tmp_path), "--brokers", "3")
+
+    assert outcome.code == 2
+    assert "has a cluster of --brokers 2 --replicas 1 --namesrvs 1, not --brokers 3" in outcome.err
+
+
+def test_name_server_port_in_use_is_refused(tmp_path: Path, command: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        outcome = command(
+            *("cluster", "--brokers", "1", "--dir", str(tmp_path), "--namesrv-port", port)
+        )
+
+    assert outcome.code == 3
+    assert f"cannot listen on 127.0.0.1:{port}: the port is in use" in outcome.err
+    assert not (tmp_path / "cluster.json").exists()
+
+
+def test_screen_shows_masters_promise_and_next_steps(tmp_path: Path) -> None:
+    words = ("cluster", "--brokers", "1", "--dir", str(tmp_path), "--namesrv-port", "0")
+    process = start_command(*words)
+    assert process.stdout is not None
+    screen: list[str] = []
+    while not screen or "cluster status" not in screen[-1]:
+        screen.append(process.stdout.readline())
+        assert screen[-1], "it ended before the screen did"
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=PATIENCE_S)
+
+    assert (process.returncode, err) == (0, "")
+    text = " ".join(" ".join(screen).split())
+    assert "a cluster on this machine Ctrl-C to stop BROKER ROLE ID ADDRESS CONSOLE PID" in text
+    assert "broker-a master 0 127.0.0.1:" in text
+    assert "Promise One copy: an acknowledged message is on the disk of its master." in text
+    assert "No failover: while a master is down, its queues accept no sends." in text
+    assert rest.splitlines()[-2:] == [
+        "Stopping: masters, then slaves, then name servers.",
+        "Stopped.",
+    ]
+
+
+def test_screen_fits_80_columns_with_short_paths() -> None:
+    shape = Shape(brokers=3, replicas=2)
+    topology = create_topology(shape, 0, lambda _: True, Random(0))
+    members = [
+        {"child": m.name, "role": m.role.value, "broker": m.broker, "id": m.broker_id}
+        | {"address": m.address, "console": f"http://127.0.0.1:{m.console_port}", "pid": 4_000_000}
+        for m in topology.members
+    ]
+    lines = screen_lines(
+        {"version": "0.1.0", "directory": "/srv/c", "namesrv": topology.namesrv}
+        | {"replicas": 2, "in_sync_replicas": 2, "members": members}
+    )
+
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("replicas", "text"),
+    [
+        (1, "One copy: an acknowledged message is on the disk of its master."),
+        (2, "An acknowledged message is on the disks of a master and a slave."),
+        (3, "a master and a slave; one more copy follows."),
+        (5, "a master and a slave; 3 more copies follow."),
+    ],
+)
+def test_promise_follows_the_number_of_copies(replicas: int, text: str) -> None:
+    assert text in promise_text(replicas, min(replicas, 2))
