@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import queue
@@ -10,6 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,6 +18,9 @@ from kourou.testing.process import start_command
 
 PATIENCE_S: Final = 120.0
 """Only ends a test that hangs: a busy machine may take many times the usual seconds."""
+
+
+_PAUSE_S: Final = 0.05
 
 
 class LocalCluster:
@@ -43,6 +46,13 @@ class LocalCluster:
             self._lines.put(line)
         self._lines.put("")
 
+    def send_until_event(self, number: signal.Signals, event: str) -> None:
+        """Send a signal again and again until an event of this name comes."""
+        while not self.of(event):
+            self.process.send_signal(number)
+            with suppress(queue.Empty):
+                self._take(self._lines.get(timeout=0.2))
+
     def wait(self, event: str, child: str | None = None) -> dict[str, Any]:
         """Return the next event of this name, of this child if one is named.
 
@@ -50,14 +60,17 @@ class LocalCluster:
             AssertionError: the process ended before; the text contains its stderr.
         """
         while True:
-            line = self._lines.get(timeout=PATIENCE_S)
-            if not line:
-                assert self.process.stderr is not None
-                raise AssertionError(f"it ended before {event}: {self.process.stderr.read()}")
-            found: dict[str, Any] = json.loads(line)
-            self.events.append(found)
+            found = self._take(self._lines.get(timeout=PATIENCE_S))
             if found["event"] == event and child in (None, found.get("child")):
                 return found
+
+    def _take(self, line: str) -> dict[str, Any]:
+        if not line:
+            assert self.process.stderr is not None
+            raise AssertionError(f"it ended: {self.process.stderr.read()}")
+        found: dict[str, Any] = json.loads(line)
+        self.events.append(found)
+        return found
 
     def ready(self) -> dict[str, Any]:
         """Return the event of a cluster whose processes all serve."""
@@ -118,10 +131,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
     Raises:
         TimeoutError: it never did.
     """
-
-    async def wait() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition():  # noqa: ASYNC110 - of other processes
-                await asyncio.sleep(0.02)
-
-    asyncio.run(wait())
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_S / _PAUSE_S)):
+        if condition():
+            return
+        pause.wait(_PAUSE_S)
+    raise TimeoutError(f"not within {PATIENCE_S:.0f} s")

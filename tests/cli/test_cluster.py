@@ -52,6 +52,22 @@ def test_start_reports_masters_and_stops_in_order(tmp_path: Path) -> None:
     assert not (tmp_path / "broker-a" / "abort").exists()
 
 
+def test_second_signal_kills_a_process_that_does_not_stop(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, "--brokers", "1") as cluster:
+        cluster.ready()
+        os.kill(cluster.pids["broker-a"], signal.SIGSTOP)
+        cluster.process.send_signal(signal.SIGTERM)
+        cluster.wait("cluster.stopping")
+        cluster.process.send_signal(signal.SIGTERM)  # a duplicate
+        cluster.send_until_event(signal.SIGTERM, "child.killed")
+        cluster.wait("cluster.stopped")
+        code = cluster.process.wait(PATIENCE_S)
+
+    assert code == 130
+    assert {one["child"] for one in cluster.of("child.killed")} >= {"broker-a"}
+    assert cluster.events[-1]["unclean"][0] == "broker-a"
+
+
 def test_processes_end_with_a_killed_supervisor_and_start_again_on_their_ports(
     tmp_path: Path,
 ) -> None:

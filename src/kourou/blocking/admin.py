@@ -82,6 +82,7 @@ class AdminClient(Blocking[AsyncAdminClient]):
     broker_config = blocking_method(AsyncAdminClient.broker_config)
     broker_consume_stats = blocking_method(AsyncAdminClient.broker_consume_stats)
     broker_stats = blocking_method(AsyncAdminClient.broker_stats)
+    ha_status = blocking_method(AsyncAdminClient.ha_status)
     runtime_info = blocking_method(AsyncAdminClient.runtime_info)
     update_broker_config = blocking_method(AsyncAdminClient.update_broker_config)
 

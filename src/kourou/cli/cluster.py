@@ -13,6 +13,8 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession, runtime_number
 from kourou.cli.cluster_start import HELP, start_cluster
+from kourou.cli.cluster_status import HELP as STATUS_HELP
+from kourou.cli.cluster_status import show_status
 from kourou.cli.exits import one_line
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
@@ -140,6 +142,18 @@ def list_brokers(
         output.print_json([asdict(line) for line in found])
     else:
         print_lines(found, SystemClock().now_ms())
+
+
+@app.command(help=STATUS_HELP)
+def status(
+    *,
+    directory: ClusterDir = None,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Print the status."""
+    show_status(directory, namesrv, timeout, as_json=as_json)
 
 
 async def _lines(admin: AdminClient, timeout_s: float) -> list[BrokerLine]:

@@ -50,6 +50,8 @@ another cluster, 3 could not start (port in use, DIR in use), 130 stopped by a s
 """
 
 _LABEL: Final = 13
+_DUPLICATE_S: Final = 0.5
+"""A second signal within this time is no second request: `timeout` sends each signal twice."""
 _DIED: Final = "was killed by"
 
 
@@ -106,24 +108,26 @@ async def _run(
     events = _Events(topology, files, as_json=as_json)
     supervisor = Supervisor(topology, files, events.report, config=config)
     events.supervisor = supervisor
-    signals = 0
+    loop = asyncio.get_running_loop()
+    first_s: float | None = None
+    is_killed = False
 
     def on_signal() -> None:
-        nonlocal signals
-        signals += 1
-        if signals == 1:
+        nonlocal first_s, is_killed
+        if first_s is None:
+            first_s = loop.time()
             supervisor.stop()
-        else:
+        elif loop.time() - first_s > _DUPLICATE_S:
+            is_killed = True
             print_stderr("stopped immediately; the next start recovers the stores")
             supervisor.kill()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     unclean = await supervisor.run()
     if supervisor.refused:
         raise UsageError(f"the cluster cannot run: {supervisor.refused}")
-    if signals > 1:
+    if is_killed:
         return INTERRUPTED
     if unclean:
         print_stderr(f"stopped, but not cleanly: {', '.join(unclean)}; see {files.path}/logs")
@@ -206,7 +210,7 @@ class _Events:
                 f"in growing pauses: {fields['last_error']}  (log: {fields['log']})"
             )
         if event == "child.killed":
-            return f"{name} did not stop in time, and was killed"
+            return f"{name} was killed, because it had not stopped yet"
         if event == "child.started" and fields["starts"] > 1 and name not in self._failing:
             return f"{name} started again (pid {fields['pid']})"
         if event == "child.ready" and name in self._failing:

@@ -8,6 +8,7 @@ import pytest
 
 from kourou.client.administration.admin import TopicRates
 from kourou.errors import ClosedError, NoPermissionError, RemoteSystemError, UsageError
+from kourou.model.message import Message
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import recording
@@ -108,5 +109,22 @@ def test_client_not_started_sends_no_request() -> None:
             ):
                 with pytest.raises(ClosedError):
                     await call
+
+    run_virtual(main())
+
+
+def test_replication_state_names_the_ends_of_master_and_slave() -> None:
+    async def main() -> None:
+        async with Cluster(seed=4, slaves=1) as cluster, cluster.admin() as admin:
+            async with cluster.producer() as producer:
+                await producer.send(Message("T", b"x"))
+            await asyncio.sleep(1)
+            master = await admin.ha_status(address(cluster, 0))
+            slave = await admin.ha_status(address(cluster, 1))
+
+        assert (master.master, slave.master) == (True, False)
+        end = master.master_commit_log_max_offset
+        assert end == slave.ha_client_runtime_info.max_offset > 0
+        assert [one.slave_ack_offset for one in master.ha_connection_info] == [end]
 
     run_virtual(main())

@@ -19,7 +19,9 @@ from kourou.client.administration.plain_names import (
 )
 from kourou.errors import RemoteError, RemoteSystemError, TopicNotFoundError, UsageError
 from kourou.model.topic import is_dlq_topic, is_retry_topic
+from kourou.protocol.brokers import HARuntimeInfo
 from kourou.protocol.codes import RequestCode
+from kourou.protocol.json_records import decode_record
 from kourou.protocol.kv_config import decode_kv_table
 from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
 from kourou.protocol.stats import (
@@ -71,6 +73,16 @@ class BrokerAdmin(AdminCalls):
         """Return the runtime information of the broker at `host:port`: RocketMQ's key -> text."""
         self._instance.check_open()
         return await runtime_info(self._server(address))
+
+    async def ha_status(self, address: str) -> HARuntimeInfo:
+        """Return the state of replication of the broker at `host:port`.
+
+        A master reports the end of its log and its slaves; a slave the end of its own log, and its
+        connection to the master. Positions are in bytes of the log.
+        """
+        self._instance.check_open()
+        body = await self._server(address).request_body(RequestCode.GET_BROKER_HA_STATUS)
+        return decode_record(HARuntimeInfo, body)
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return the settings of the broker at `host:port`: RocketMQ's key -> text."""

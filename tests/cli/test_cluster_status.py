@@ -1,0 +1,141 @@
+"""Tests of `kourou cluster status`: sets, lags, problems, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kourou.cli.cluster_status import BrokerSet, Server, judge, status_exit_code, with_status
+from kourou.protocol.brokers import HAClientRuntimeInfo, HARuntimeInfo
+from kourou.supervising.directory import ClusterDirectory
+from kourou.supervising.topology import create_topology
+from kourou.testing.process import Outcome, Serving
+from tests.local_clusters import LocalCluster, wait_until
+
+Command = Callable[..., Outcome]
+MASTER = Server(name="a", role="master", id=0, address="h:1", log_end=900, minimum=2)
+SLAVE = Server(name="a", role="slave", id=1, address="h:2", log_end=700, is_connected=True)
+NAMESRV = Server(name="namesrv-1", role="namesrv", id=None, address="h:3")
+
+
+def test_lag_is_what_the_slave_does_not_have() -> None:
+    servers, sets = judge([NAMESRV, MASTER, SLAVE])
+
+    assert [one.lag for one in servers] == [None, None, 200]
+    assert sets == [BrokerSet(broker="a", copies=2, minimum=2)]
+    assert status_exit_code(servers, sets) == 0
+
+
+def test_slave_that_is_ahead_of_the_query_of_its_master_has_no_lag() -> None:
+    servers, _ = judge([MASTER, replace(SLAVE, log_end=950)])
+
+    assert servers[1].lag == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "copies", "state", "code"),
+    [
+        ({"slave": {"problem": "down"}}, 1, "too few copies: sends are not acknowledged", 1),
+        ({"slave": {"is_connected": False}}, 1, "too few copies: sends are not acknowledged", 1),
+        ({"master": {"problem": "down"}}, 1, "no master: its queues accept no sends", 1),
+        ({"master": {"minimum": 1}, "slave": {"problem": "down"}}, 1, "", 1),
+        ({"namesrv": {"problem": "down"}}, 2, "", 1),
+        ({name: {"problem": "x"} for name in ("namesrv", "master", "slave")}, 0, "no master", 3),
+    ],
+)
+def test_each_problem_has_an_exit_code(
+    changed: Mapping[str, Mapping[str, Any]], copies: int, state: str, code: int
+) -> None:
+    given = {"namesrv": NAMESRV, "master": MASTER, "slave": SLAVE}
+    servers, sets = judge([replace(one, **changed.get(name, {})) for name, one in given.items()])
+
+    assert [one.copies for one in sets] == [copies]
+    assert sets[0].problem.startswith(state)
+    assert bool(sets[0].problem) == bool(state)
+    assert status_exit_code(servers, sets) == code
+
+
+def test_set_without_a_registered_master_has_a_problem() -> None:
+    servers, sets = judge([SLAVE])
+
+    assert sets[0].problem == "no master: its queues accept no sends"
+    assert status_exit_code(servers, sets) == 1
+
+
+def test_master_reports_its_log_and_a_slave_its_connection() -> None:
+    client = HAClientRuntimeInfo(max_offset=5, last_read_timestamp=1)
+
+    assert with_status(MASTER, HARuntimeInfo(True, 7)).log_end == 7
+    slave = with_status(
+        replace(SLAVE, is_connected=False), HARuntimeInfo(ha_client_runtime_info=client)
+    )
+    assert (slave.log_end, slave.is_connected) == (5, True)
+
+
+def test_directory_without_a_cluster_is_refused(tmp_path: Path, command: Command) -> None:
+    outcome = command("cluster", "status", "--dir", str(tmp_path))
+
+    assert (outcome.code, "has no cluster: name the --dir" in outcome.err) == (2, True)
+
+
+def test_cluster_that_is_stopped_has_exit_code_3(tmp_path: Path, command: Command) -> None:
+    directory = ClusterDirectory(tmp_path)
+    with directory.locked():
+        directory.settle(
+            {"brokers": 1}, lambda shape: create_topology(shape, 0, lambda _: True, Random(9))
+        )
+    outcome = command("cluster", "status", "--dir", str(tmp_path), "--json")
+
+    found = json.loads(outcome.out)
+    assert (outcome.code, found["healthy"]) == (3, False)
+    assert all(one["problem"].startswith("down: ") for one in found["servers"])
+
+
+@pytest.mark.slow
+def test_registered_broker_is_shown(serving: Serving, kourou: Callable[..., Outcome]) -> None:
+    outcome = kourou("cluster", "status")
+
+    head, broker, _, *sets = outcome.out.splitlines()
+    assert outcome.code == 0
+    assert head.split()[:4] == ["SERVER", "ROLE", "ID", "ADDRESS"]
+    assert broker.split()[:4] == ["broker-a", "master", "0", serving.broker]
+    assert sets[1].split() == ["broker-a", "1", "1", "ok"]
+
+
+@pytest.mark.slow
+def test_status_follows_the_processes(tmp_path: Path, command: Command) -> None:
+    with LocalCluster(tmp_path, "--brokers", "1", "--replicas", "2") as cluster:
+        namesrv = cluster.ready()["namesrv"]
+
+        def status(*words: str) -> tuple[int, dict[str, Any]]:
+            outcome = command("cluster", "status", "--json", "--timeout", "1", *words)
+            return outcome.code, json.loads(outcome.out)
+
+        wait_until(lambda: status("--dir", str(tmp_path))[0] == 0)
+        assert command("send", "orders", "x", "-n", namesrv).code == 0
+        code, found = status("--dir", str(tmp_path))
+        by_namesrv = status("-n", namesrv)
+        os.kill(cluster.pids["broker-a-1"], signal.SIGSTOP)
+        without_slave = status("--dir", str(tmp_path))
+        os.kill(cluster.pids["broker-a-1"], signal.SIGCONT)
+        assert cluster.stop() == 0
+
+    servers = {(one["name"], one["id"]): one for one in found["servers"]}
+    assert code == 0
+    assert found["sets"] == [{"broker": "broker-a", "copies": 2, "minimum": 2, "problem": ""}]
+    assert servers["namesrv-1", None]["pid"] == cluster.pids["namesrv-1"]
+    assert servers["broker-a", 1]["starts"] == 1
+    assert servers["broker-a", 0]["log_end"] == servers["broker-a", 1]["log_end"] > 0
+    assert servers["broker-a", 1]["lag"] == 0
+    assert by_namesrv[0] == 0
+    assert by_namesrv[1]["sets"] == found["sets"]
+    assert without_slave[0] == 1
+    assert without_slave[1]["sets"][0]["problem"] == "too few copies: sends are not acknowledged"
