@@ -22,6 +22,7 @@ from typing import Final
 from rich.console import Console
 
 from bench import (
+    brokers,
     catch_up,
     clients,
     end_to_end,
@@ -49,6 +50,7 @@ QUESTIONS: Final = (
     *start_up.QUESTIONS,
     *idle_memory.QUESTIONS,
     *clients.QUESTIONS,
+    *brokers.QUESTIONS,
 )
 SHORT_SET: Final = (peers.FAST, peers.BARE, peers.JAVA)
 RESULTS: Final = load_generator.VAR / "results.json"
