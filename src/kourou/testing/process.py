@@ -197,7 +197,9 @@ class Serving:
             self.process.kill()
 
 
-def start_command(*args: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+def start_command(
+    *args: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.Popen[str]:
     """Start `kourou` with `args`, an empty stdin, and no settings except those in `environ`."""
     return subprocess.Popen(  # noqa: S603  # our own command line
         [*_KOUROU, *args],
@@ -206,6 +208,7 @@ def start_command(*args: str, environ: Mapping[str, str] | None = None) -> subpr
         stderr=subprocess.PIPE,
         text=True,
         env={**_clean_environment(), **(environ or {})},
+        cwd=cwd,
     )
 
 

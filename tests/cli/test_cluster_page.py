@@ -1,0 +1,117 @@
+"""The commands of docs/cluster.md, run in the order of the page."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from kourou.testing.process import run_command, start_command
+from tests.local_clusters import PATIENCE_S, LocalCluster, wait_until
+
+pytestmark = pytest.mark.slow
+PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
+START = "cluster --brokers 2 --replicas 2 --dir ./cluster"
+
+
+def commands_of(section: str) -> list[str]:
+    """Return the commands of the section with this heading."""
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert all(line.startswith("$ ") for line in lines), lines
+    return [line.removeprefix("$ ") for line in lines]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[[str, Mapping[str, str]], str]:
+    """Return a function that runs a shell command, with `kourou`, in a directory of its own."""
+    program = tmp_path / "bin" / "kourou"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kourou.cli.main "$@"\n')
+    program.chmod(0o755)
+
+    def run(command: str, environ: Mapping[str, str]) -> str:
+        path = f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path, **environ},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    return run
+
+
+def bodies(received: str) -> set[int]:
+    """Return the ids in the bodies of received messages."""
+    return {json.loads(json.loads(line)["body"])["id"] for line in received.splitlines()}
+
+
+def start(directory: Path, words: list[str]) -> subprocess.Popen[str]:
+    """Start the cluster on free ports; return when it has shown its screen."""
+    process = start_command(*words, "--namesrv-port", "0", cwd=directory)
+    assert process.stdout is not None
+    while "cluster status" not in (line := process.stdout.readline()):
+        assert line, "it ended before it had started"
+    return process
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_commands_of_the_page_work_in_their_order(
+    tmp_path: Path, shell: Callable[[str, Mapping[str, str]], str]
+) -> None:
+    assert commands_of("Start") == [f"kourou {START}"]
+    process = start(tmp_path, START.split())
+    try:
+        members = json.loads((tmp_path / "cluster" / "cluster.json").read_text())["members"]
+        environ = {"KOUROU_NAMESRV": f"127.0.0.1:{members[0]['port']}"}
+        shown = [shell(line, environ) for line in commands_of("Topics, sends, consumers")]
+        assert bodies(shown[2]) == {17}
+        assert {"broker-a", "broker-b"} <= set(shown[3].split())
+
+        state, _ = (shell(line, environ) for line in commands_of("State"))
+        assert state.count("  ok\n") == 7
+
+        kill, *others = commands_of("Kill a process")
+        shell(kill, environ)
+        _, received = (shell(line, environ) for line in others)
+        assert bodies(received) == {17, 18}
+    finally:
+        stop(process)
+
+
+def test_master_is_restored_from_its_slave_by_the_commands_of_the_page(
+    tmp_path: Path, shell: Callable[[str, Mapping[str, str]], str]
+) -> None:
+    with LocalCluster(tmp_path / "cluster", "--brokers", "1", "--replicas", "2") as cluster:
+        environ = {"KOUROU_NAMESRV": cluster.ready()["namesrv"]}
+        shell("kourou send orders '{\"id\": 17}'", environ)
+        cluster.process.kill()
+    for line in commands_of("Restore a master from its slave"):
+        shell(line, {})
+    with LocalCluster(tmp_path / "cluster") as cluster:
+        cluster.ready()
+        shell("kourou topic create orders", environ)  # the slave copies topics each 10 s only
+        received = shell("kourou receive orders --from earliest --count 1", environ)
+        status = ("cluster", "status", "--dir", str(tmp_path / "cluster"))
+        wait_until(lambda: run_command(*status).code == 0)
+        assert cluster.stop() == 0
+
+    assert bodies(received) == {17}
