@@ -16,7 +16,8 @@ from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.cli.controller import PREFIX as CONTROLLER_PREFIX
 from kourou.cli.controller import ControllerSettings
 from kourou.cli.monitoring import ConsoleConfig
-from kourou.cli.serve import NAMESRV_PREFIX, PREFIX, ServeConfig
+from kourou.cli.serve import PREFIX, ServeConfig
+from kourou.cli.serve_namesrv import PREFIX as NAMESRV_PREFIX
 from kourou.cli.serve_proxy import PREFIX as PROXY_PREFIX
 from kourou.cli.serve_proxy import ProxyConfig
 from kourou.client.config import AdminConfig, ClientConfig, ProducerConfig
