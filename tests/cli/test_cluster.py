@@ -109,6 +109,20 @@ def received(command: Command, namesrv: str, topic: str, count: int) -> list[str
     return [str(row["body"]) for row in outcome.rows]
 
 
+def test_cluster_stops_when_nothing_reads_its_events(tmp_path: Path) -> None:
+    words = ("cluster", "--brokers", "1", "--dir", str(tmp_path), "--namesrv-port", "0", "--json")
+    process = start_command(*words)
+    assert process.stdout is not None
+    started = json.loads(process.stdout.readline())
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+    process.stderr.close()
+
+    assert (process.wait(PATIENCE_S), err) == (0, "")
+    assert not is_alive(started["pid"])
+
+
 def test_topics_are_on_all_brokers_and_a_killed_one_loses_nothing(
     tmp_path: Path, command: Command
 ) -> None:

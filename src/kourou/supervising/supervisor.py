@@ -159,6 +159,8 @@ class Supervisor:
             self._on_end(name, None, None, str(error))
             return
         self._processes[name] = process
+        if name in self._killed:
+            process.kill()
         self._report(
             "child.started", {"child": name, "pid": process.pid, "starts": self._starts[name]}
         )
@@ -208,8 +210,10 @@ class Supervisor:
         if order is Order.KILL:
             self._killed.add(name)
             self._report("child.killed", {"child": name})
-        with suppress(ProcessLookupError):  # it has just ended
-            self._processes[name].send_signal(_SIGNALS[order])
+        process = self._processes.get(name)
+        if process is not None:  # else it is being started, and is killed then
+            with suppress(ProcessLookupError):  # it has just ended
+                process.send_signal(_SIGNALS[order])
 
     def _save(self) -> None:
         """Write the state for `kourou cluster status`, if possible: it is a convenience only."""
