@@ -7,8 +7,9 @@ import json
 import shlex
 import signal
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final
@@ -82,23 +83,50 @@ def start_cluster(
     with files.locked():
         topology = files.settle(
             wanted,
-            lambda shape: create_topology(shape, namesrv_port, _is_free, SystemRandom()),
+            lambda shape: create_topology(
+                shape,
+                namesrv_port,
+                lambda port: _is_free(port, is_requested=port == namesrv_port),
+                SystemRandom(),
+            ),
         )
         path = None if config is None else str(config.absolute())
-        code = asyncio.run(_run(topology, files, path, as_json=as_json))
+        with _held_ports(topology):
+            code = asyncio.run(_run(topology, files, path, as_json=as_json))
     raise typer.Exit(code)
 
 
-def _is_free(port: int) -> bool:
-    """Return whether a server could listen on a port."""
+def _is_free(port: int, *, is_requested: bool) -> bool:
+    """Return whether a server could listen on a port.
+
+    A port that is not requested is free only if no other cluster holds it, and if no connection of
+    an earlier server lingers.
+    """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(is_requested))
         try:
             probe.bind((HOST, port))
             probe.listen()
         except OSError:
             return False
     return True
+
+
+@contextmanager
+def _held_ports(topology: Topology) -> Iterator[None]:
+    """Hold the ports of all servers, so that no other program gets one during a restart.
+
+    On Linux, a socket that is bound and does not listen holds a port, on which a server can still
+    listen, because both use SO_REUSEADDR. Other systems have no such way.
+    """
+    with ExitStack() as held:
+        for member in topology.members if sys.platform == "linux" else ():
+            for port in filter(None, (member.port, member.ha_port, member.console_port)):
+                holder = held.enter_context(socket.socket())
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with suppress(OSError):  # in use: the server reports it
+                    holder.bind((HOST, port))
+        yield
 
 
 async def _run(
