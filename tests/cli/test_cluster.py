@@ -31,7 +31,9 @@ Command = Callable[..., Outcome]
 
 
 def test_start_reports_masters_and_stops_in_order(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, "--brokers", "1", "--replicas", "2") as cluster:
+    environ = {"KOUROU_BROKER_FLUSH_DISK_TYPE": "ASYNC_FLUSH"}
+    words = ("--brokers", "1", "--replicas", "2")
+    with LocalCluster(tmp_path, *words, environ=environ) as cluster:
         ready = cluster.ready()
         code = cluster.stop()
 
@@ -42,6 +44,7 @@ def test_start_reports_masters_and_stops_in_order(tmp_path: Path) -> None:
     ]
     assert {m["child"]: m["pid"] for m in ready["members"]} == cluster.pids
     assert (ready["replicas"], ready["in_sync_replicas"]) == (2, 2)
+    assert ready["flush_disk_type"] == "ASYNC_FLUSH"
     assert code == 0
     ends = [(one["child"], one["exit_code"]) for one in cluster.of("child.ended")]
     assert ends == [("broker-a", 0), ("broker-a-1", 0), ("namesrv-1", 0)]
@@ -328,7 +331,8 @@ def test_screen_fits_80_columns_with_short_paths() -> None:
     ]
     lines = screen_lines(
         {"version": "0.1.0", "directory": "/srv/c", "namesrv": topology.namesrv}
-        | {"replicas": 2, "in_sync_replicas": 2, "members": members}
+        | {"replicas": 2, "in_sync_replicas": 2, "flush_disk_type": "SYNC_FLUSH"}
+        | {"members": members}
     )
 
     assert len(lines) <= 24
@@ -336,13 +340,17 @@ def test_screen_fits_80_columns_with_short_paths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "text"),
+    ("replicas", "flush", "text"),
     [
-        (1, "One copy: an acknowledged message is on the disk of its master."),
-        (2, "An acknowledged message is on the disks of a master and a slave."),
-        (3, "a master and a slave; one more copy follows."),
-        (5, "a master and a slave; 3 more copies follow."),
+        (1, "SYNC", "One copy: an acknowledged message is on the disk of its master."),
+        (1, "ASYNC", "is in the system's memory; a power failure can lose it."),
+        (2, "SYNC", "An acknowledged message is on the disks of a master and a slave."),
+        (2, "ASYNC", "in the memory of a master and a slave; a power failure can lose it."),
+        (3, "SYNC", "of a master and a slave; one more copy follows."),
+        (5, "SYNC", "of a master and a slave; 3 more copies follow."),
     ],
 )
-def test_promise_follows_the_number_of_copies(replicas: int, text: str) -> None:
-    assert text in promise_text(replicas, min(replicas, 2))
+def test_promise_follows_copies_and_flush_mode(replicas: int, flush: str, text: str) -> None:
+    ready = {"replicas": replicas, "in_sync_replicas": min(replicas, 2)}
+
+    assert text in promise_text(ready | {"flush_disk_type": f"{flush}_FLUSH"})

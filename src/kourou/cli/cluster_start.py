@@ -53,6 +53,7 @@ another cluster, 3 could not start (port in use, DIR in use), 130 stopped by a s
 _LABEL: Final = 13
 _DUPLICATE_S: Final = 0.5
 """A second signal within this time is no second request: `timeout` sends each signal twice."""
+_ASYNC: Final = "ASYNC_FLUSH"
 _DIED: Final = "was killed by"
 
 
@@ -190,7 +191,8 @@ class _Events:
 
     def _ready_fields(self) -> dict[str, Any]:
         assert self.supervisor is not None, "set before it runs"
-        pids = self.supervisor.pids
+        pids, ready = self.supervisor.pids, self.supervisor.ready
+        flushes = {ready.get(one.name, {}).get("flush_disk_type") for one in self._topology.members}
         shape = self._topology.shape
         return {
             "version": __version__,
@@ -198,6 +200,7 @@ class _Events:
             "namesrv": self._topology.namesrv,
             "replicas": shape.replicas,
             "in_sync_replicas": shape.in_sync_replicas,
+            "flush_disk_type": _ASYNC if _ASYNC in flushes else "SYNC_FLUSH",
             "members": [
                 {
                     "child": member.name,
@@ -277,7 +280,7 @@ def screen_lines(ready: Mapping[str, Any]) -> list[str]:
     labelled = (
         ("Name servers", ready["namesrv"]),
         ("Directory", ready["directory"]),
-        ("Promise", promise_text(ready["replicas"], ready["in_sync_replicas"])),
+        ("Promise", promise_text(ready)),
         ("", "No failover: while a master is down, its queues accept no sends."),
         *(("" if number else "Next", step) for number, step in enumerate(steps)),
     )
@@ -292,12 +295,15 @@ def screen_lines(ready: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def promise_text(replicas: int, in_sync: int) -> str:
-    """Return what an acknowledged send means in a cluster with so many copies."""
-    if replicas == 1:
-        return "One copy: an acknowledged message is on the disk of its master."
-    promise = "An acknowledged message is on the disks of a master and a slave"
-    more = replicas - in_sync
+def promise_text(ready: Mapping[str, Any]) -> str:
+    """Return what an acknowledged send means in a cluster, by its ready event."""
+    is_async = ready["flush_disk_type"] == _ASYNC
+    danger = "; a power failure can lose it" if is_async else ""
+    if ready["replicas"] == 1:
+        where = "in the system's memory" if is_async else "on the disk of its master"
+        return f"One copy: an acknowledged message is {where}{danger}."
+    where = "in the memory" if is_async else "on the disks"
+    more = ready["replicas"] - ready["in_sync_replicas"]
     if more:
-        promise += "; one more copy follows" if more == 1 else f"; {more} more copies follow"
-    return f"{promise}."
+        danger += "; one more copy follows" if more == 1 else f"; {more} more copies follow"
+    return f"An acknowledged message is {where} of a master and a slave{danger}."

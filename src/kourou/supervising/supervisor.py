@@ -21,6 +21,7 @@ a process group, so that Ctrl-C at a terminal reaches the supervisor only, which
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -37,6 +38,8 @@ Report = Callable[[str, Mapping[str, Any]], None]
 """Called with the name of an event and its fields."""
 
 KOUROU: Final = (sys.executable, "-P", "-m", "kourou.cli.main")
+_LINE_BYTES_MAX: Final = 1024 * 1024
+"""Longest ready line that is read; damage makes it long."""
 _USAGE: Final = 2
 """Exit code of a process whose options or settings are wrong."""
 _EARLY: Final = (130, -signal.SIGTERM)
@@ -50,6 +53,7 @@ class Supervisor:
     Attributes:
         refused: error text of a process that refused its settings at its first start; the cluster
             then stops. Empty otherwise.
+        ready: what each process last said when it served, as `kourou serve --ready-json` prints it.
         pids: pid of each process that runs.
     """
 
@@ -91,6 +95,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._stdin = -1
         self.refused = ""
+        self.ready: dict[str, Mapping[str, Any]] = {}
 
     @property
     def pids(self) -> dict[str, int]:
@@ -154,6 +159,7 @@ class Supervisor:
                     stderr=log,
                     env={**os.environ, **settings},
                     process_group=0,
+                    limit=_LINE_BYTES_MAX,
                 )
         except OSError as error:
             self._on_end(name, None, None, str(error))
@@ -172,7 +178,9 @@ class Supervisor:
     async def _watch(self, name: str, process: asyncio.subprocess.Process) -> None:
         """Follow a process until it ends; its first line on stdout says that it serves."""
         assert process.stdout is not None, "it is a pipe"
-        if await process.stdout.read(1):
+        ready = await _ready_line(process.stdout)
+        if ready is not None:
+            self.ready[name] = ready
             self._on_ready(name, process.pid)
             while await process.stdout.read(4096):
                 pass
@@ -228,3 +236,13 @@ class Supervisor:
         }
         with suppress(StoreUnusableError):  # a full disk must not stop the cluster
             self._directory.write_state({"pid": os.getpid(), "children": children})
+
+
+async def _ready_line(stdout: asyncio.StreamReader) -> Mapping[str, Any] | None:
+    """Return the JSON object of the first line; empty if it is none, None if there is no line."""
+    try:
+        line = await stdout.readline()
+        found = json.loads(line) if line else None
+    except ValueError:  # no JSON, or too long
+        return {}
+    return found if found is None or isinstance(found, dict) else {}
