@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
 from kourou.broker.popping.pop_config import PopConfig
 from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
@@ -49,6 +50,7 @@ SERVER_TITLES: Final[dict[type[Any], str]] = {
     TimerConfig: "Scheduled messages",
     PopConfig: "Pop consumption",
     ReplicationConfig: "Replication",
+    ControllerModeConfig: "Controller mode",
     StoreConfig: "Store",
     RetentionConfig: "Retention",
     ConnectionLimits: "Connections",

@@ -7,6 +7,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
+from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
 from kourou.broker.host_quotas import PERCENT, HostQuota
 from kourou.broker.popping.pop_config import PopConfig
 from kourou.broker.replication.replication_config import ReplicationConfig
@@ -243,6 +244,8 @@ class BrokerConfig:
     """Options of pop consumption; its keys are in the same flat file as these."""
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     """Options of replication; its keys are in the same flat file as these."""
+    controller: ControllerModeConfig = field(default_factory=ControllerModeConfig)
+    """Options of controller mode; its keys are in the same flat file as these."""
     store: StoreConfig = field(default_factory=StoreConfig)
     """Options of the store; its keys are in the same flat file as these."""
 
@@ -332,7 +335,9 @@ _POSITIVE: Final = (
 
 
 def _check_role(config: BrokerConfig) -> None:
-    """Check that the broker's id is that of its role."""
+    """Check that the broker's id is that of its role; controllers assign both."""
+    if config.controller.enable_controller_mode:
+        return
     is_slave = config.replication.is_slave
     if is_slave and config.broker_id < 1:
         raise ConfigError(

@@ -85,6 +85,7 @@ class Handlers:
             | self.transactions.handlers()
             | self.timers.table()
             | self.popping.handlers()
+            | self.replicas.table()
             | {
                 RequestCode.SEND_MESSAGE: self.sends.on_send_message,
                 RequestCode.SEND_MESSAGE_V2: self.sends.on_send_message,
@@ -118,15 +119,9 @@ class Handlers:
                 RequestCode.GET_BROKER_RUNTIME_INFO: self.stats.on_get_broker_runtime_info,
                 RequestCode.VIEW_BROKER_STATS_DATA: self.stats.on_view_broker_stats_data,
                 RequestCode.GET_BROKER_HA_STATUS: self.stats.on_get_broker_ha_status,
-                RequestCode.EXCHANGE_BROKER_HA_INFO: self.replicas.on_exchange_broker_ha_info,
-                RequestCode.GET_BROKER_EPOCH_CACHE: self.replicas.on_get_broker_epoch_cache,
-                RequestCode.NOTIFY_BROKER_ROLE_CHANGED: (
-                    self.replicas.on_notify_broker_role_changed
-                ),
                 RequestCode.UPDATE_AND_CREATE_TOPIC: topics.on_update_and_create_topic,
                 RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.on_update_and_create_topic_list,
                 RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.on_get_system_topic_list,
-                RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: on_notify_min_broker_id_change,
                 RequestCode.DELETE_TOPIC_IN_BROKER: topics.on_delete_topic,
                 RequestCode.GET_TOPIC_CONFIG: topics.on_get_topic_config,
                 RequestCode.GET_ALL_TOPIC_CONFIG: topics.on_get_all_topic_config,
@@ -152,8 +147,3 @@ def _refusal(code: ResponseCode, text: str) -> Handler:
         return response(request.command, code, text)
 
     return refuse
-
-
-def on_notify_min_broker_id_change(request: Request) -> RemotingCommand:
-    """Accept 905 without effect: only slaves that may act as master need it, and none may here."""
-    return response(request.command)

@@ -256,7 +256,6 @@ REFUSED_KEYS: Final[Mapping[str, Refusal]] = {
     "authorizationEnabled": Refusal(_FALSE, _NO_ACCESS_CONTROL),
     "allAckInSyncStateSet": Refusal(_FALSE, _NO_REPLICATION),
     "duplicationEnable": Refusal(_FALSE, _NO_REPLICATION),
-    "enableControllerMode": Refusal(_FALSE, _NO_REPLICATION),
     "enableDLegerCommitLog": Refusal(_FALSE, _NO_REPLICATION),
     "enableSlaveActingMaster": Refusal(_FALSE, _NO_REPLICATION),
     "minInSyncReplicas": Refusal(_ONE, _NO_REPLICATION),

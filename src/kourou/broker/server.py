@@ -290,6 +290,10 @@ class _RunningBroker:
             self._periodic_tasks.start("copy metadata", METADATA_INTERVAL_MS, metadata.copy)
         else:
             self._start_delivery_tasks()
+        if self.components.replica is not None:
+            topics.begin_role(self.components.replica.role.master_epoch)
+        # A controller tells a slave who is master; name servers may know an older one.
+        is_classic_slave = slave is not None and self.components.replica is None
         registration = Registration(
             config,
             topics,
@@ -297,7 +301,7 @@ class _RunningBroker:
             address,
             self._context.offload,
             ha_port=ha_port,
-            on_master=None if slave is None else self.components.learn_master,
+            on_master=self.components.learn_master if is_classic_slave else None,
             is_namesrv_local=is_namesrv_local,
         )
         self._registration = registration

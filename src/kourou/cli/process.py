@@ -22,6 +22,7 @@ from typing import Final
 
 from kourou import __version__
 from kourou.broker.config import BrokerConfig
+from kourou.broker.controlling.switching_broker import SwitchingBroker
 from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker
 from kourou.broker.writing.kernel_flusher import KernelFlusher
@@ -192,7 +193,7 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
             address = await namesrv.start()
             running.push_async_callback(namesrv.stop)
             config = replace(config, namesrv_addr=(format_address(reachable_address(address)),))
-        broker = Broker(config, disk, runtime, KernelFlusher)
+        broker = _broker(config, disk, runtime)
         registration_timeout_ms = FIRST_REGISTRATION_MS if plan.namesrv is None else OWN_NAMESRV_MS
         progress = RecoveryProgress()
         try:
@@ -226,6 +227,12 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
         announce(ready)
         limit_gc_pauses()
         await stop.wait()
+
+
+def _broker(config: BrokerConfig, disk: OsDisk, runtime: Runtime) -> Broker | SwitchingBroker:
+    if not config.controller.enable_controller_mode:
+        return Broker(config, disk, runtime, KernelFlusher)
+    return SwitchingBroker(config, disk, runtime, KernelFlusher)
 
 
 def with_self_signed(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
@@ -370,7 +377,12 @@ def _namesrv_for_others(plan: Plan, config: BrokerConfig) -> str | None:
 
 
 def _ready(
-    plan: Plan, config: BrokerConfig, broker: Broker, disk: OsDisk, *, is_new: bool
+    plan: Plan,
+    config: BrokerConfig,
+    broker: Broker | SwitchingBroker,
+    disk: OsDisk,
+    *,
+    is_new: bool,
 ) -> Ready:
     """Return the state of the running servers."""
     return Ready(

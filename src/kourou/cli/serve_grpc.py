@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.controlling.switching_broker import SwitchingBroker
 from kourou.broker.server import Broker
 from kourou.cli.exits import print_stderr
 from kourou.console.server import ReadMetrics
@@ -41,7 +42,10 @@ class GrpcPlan:
 
 
 async def start_proxy(
-    plan: GrpcPlan | None, config: BrokerConfig, broker: Broker, runtime: Runtime
+    plan: GrpcPlan | None,
+    config: BrokerConfig,
+    broker: Broker | SwitchingBroker,
+    runtime: Runtime,
 ) -> Proxy | None:
     """Serve gRPC clients; return None if they are switched off, or with a warning if that fails.
 
@@ -52,10 +56,18 @@ async def start_proxy(
         runtime: of the process.
 
     Raises:
-        ConfigError: the port was asked for, and a package is missing.
+        ConfigError: the port was asked for, and a package is missing, or the broker is in
+            controller mode.
         ListenFailedError: the port was asked for, and cannot be opened.
     """
     if plan is None:
+        return None
+    if not isinstance(broker, Broker):  # one with another role may take its place
+        if plan.is_required:
+            raise ConfigError(
+                "a broker in controller mode serves no gRPC clients: run `kourou serve proxy`, and "
+                "start the broker with --no-grpc"
+            )
         return None
     missing = missing_packages()
     if missing:
@@ -88,7 +100,9 @@ async def start_proxy(
     return proxy
 
 
-def metrics_reader(broker: Broker, proxy: Proxy | None, config: BrokerConfig) -> ReadMetrics:
+def metrics_reader(
+    broker: Broker | SwitchingBroker, proxy: Proxy | None, config: BrokerConfig
+) -> ReadMetrics:
     """Return what reads the metrics of a broker, and of the proxy in its process."""
     if proxy is None:
         return broker.metrics

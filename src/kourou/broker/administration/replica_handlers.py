@@ -1,5 +1,7 @@
 """Handlers of requests on the replicas of this broker.
 
+    905   NOTIFY_MIN_BROKER_ID_CHANGE   no effect: only slaves that may act as master need it, and
+                                        none may here
     906   EXCHANGE_BROKER_HA_INFO       of a master: where slaves copy its log. The form that names
                                         another master has no effect: it serves acting masters
     1007  GET_BROKER_EPOCH_CACHE        the epochs of the log; 1 outside of controller mode
@@ -19,11 +21,12 @@ from kourou.broker.context import BrokerContext
 from kourou.errors import RemoteSystemError
 from kourou.model.epochs import POSITION_MAX, EpochList
 from kourou.protocol.brokers import ExchangeHAInfoRequestHeader, ExchangeHAInfoResponseHeader
-from kourou.protocol.codes import ResponseCode
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.controller.headers import EpochEntry, EpochEntryCache
 from kourou.protocol.json_records import encode_record
 from kourou.remoting.connection import Request
+from kourou.remoting.dispatch import Handler
 from kourou.remoting.network import format_address, parse_address
 
 
@@ -48,6 +51,15 @@ class ReplicaHandlers:
         self._config = context.config
         self._reader = context.store.reader
         self._state = state
+
+    def table(self) -> dict[int, Handler]:
+        """Return request code -> handler."""
+        return {
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: _accept,
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self.on_exchange_broker_ha_info,
+            RequestCode.GET_BROKER_EPOCH_CACHE: self.on_get_broker_epoch_cache,
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.on_notify_broker_role_changed,
+        }
 
     def on_exchange_broker_ha_info(self, request: Request) -> RemotingCommand:
         """Serve 906."""
@@ -88,3 +100,7 @@ class ReplicaHandlers:
         if self._state.ask_role is not None:
             self._state.ask_role()
         return response(request.command)
+
+
+def _accept(request: Request) -> RemotingCommand:
+    return response(request.command)

@@ -1,0 +1,452 @@
+"""A broker in controller mode: one `Broker` after the other on the same store, each in one role.
+
+    start         read or obtain the id, and start as a replica that knows no master
+    each second   register once, then ask who is master; decide (`role_decisions.py`)
+    each 0.5 s    a heartbeat to the leading controller; its answer renews the lease of a master
+    change        stop the current broker, and start another one in the new role: becoming master
+                  does what a start does
+    lease ends    the master refuses and acknowledges nothing until it is confirmed again
+
+A master sends no heartbeats while it is not confirmed and the controller does not answer: if only
+one direction of the network is cut, the controller then elects another one.
+
+Source: ReplicasManager.java, apache/rocketmq 5.5.0, which has no lease and changes roles in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from kourou.broker.advertised import advertised_address
+from kourou.broker.components import Components
+from kourou.broker.config import BrokerConfig, FlushDiskType
+from kourou.broker.controlling.controllers import Controllers, Identity, ReplicaSet
+from kourou.broker.controlling.identity import apply_for_id, check_names, read_identity
+from kourou.broker.controlling.lease import Lease
+from kourou.broker.controlling.power_cuts import note_boot, was_power_cut
+from kourou.broker.controlling.role_decisions import Decision, decide
+from kourou.broker.periodic_tasks import wait_woken
+from kourou.broker.replication.controlled_role import (
+    ControlledRole,
+    InSyncSet,
+)
+from kourou.broker.server import FIRST_REGISTRATION_MS, Broker, FlusherFactory
+from kourou.broker.writing.kernel_flusher import KernelFlusher
+from kourou.disk import Disk
+from kourou.errors import (
+    ClosedError,
+    ConfigError,
+    KourouError,
+    ProtocolError,
+    RemoteError,
+    TransportError,
+)
+from kourou.metrics import Family
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.controller.headers import register_check_code
+from kourou.protocol.topic_table import BrokerHeartbeatRequestHeader
+from kourou.remoting.connection import Connection
+from kourou.remoting.network import Address
+from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.runtime import Runtime
+from kourou.store.message_store import MessageStore, Progress
+from kourou.store.tools.truncate import truncate_replica
+
+log = logging.getLogger(__name__)
+
+NO_MASTER: Final = 0
+"""`ControlledRole.master_id` of a replica that knows no master; ids begin at 1."""
+_RETRY_S: Final = 1.0
+_UNKNOWN_CODES: Final = frozenset(
+    {
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+    }
+)
+
+
+class SwitchingBroker:
+    """A broker whose role controllers decide. Started once and stopped once, in one event loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        runtime: Runtime,
+        flusher_factory: FlusherFactory = KernelFlusher,
+    ) -> None:
+        """Create the broker; nothing is opened yet. Arguments: as for `Broker`.
+
+        Raises:
+            ConfigError: the address for clients is not known before the start.
+        """
+        if not config.port:
+            raise ConfigError("port is 0; in controller mode the controllers need the real port")
+        self._config = config
+        self._disk = disk
+        self._runtime = runtime
+        self._flusher_factory = flusher_factory
+        self._pool = ConnectionPool(runtime, {}, config.limits, tls=config.transport.tls_client())
+        self._controllers = Controllers(
+            config.controller.controller_addr, self._pool, runtime.clock.now_ms
+        )
+        self._address = advertised_address(config, (config.listen, config.port))
+        self._identity: Identity | None = None
+        self._role: ControlledRole | None = None
+        self._broker: Broker | None = None
+        self._is_namesrv_local = False
+        self._is_registered = False
+        self._poll_due = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lease = Lease(config.controller.controller_lease_ms, self._on_lease_ended)
+        self._loop = asyncio.get_running_loop()
+        self._is_confirmed = True  # the last question to the controller was answered
+        self._changing = asyncio.Lock()
+        self._is_shortened = False  # the log may lack what it has acknowledged
+        self._is_silent = False  # waits until the controller takes the broker for lost
+        self._learned: tuple[int, str] | None = None  # epoch and address of the slave's master
+        self._last_failure = ""
+        self._is_ended = False
+
+    # As of `Broker`
+
+    @property
+    def address(self) -> Address:
+        """The address it listens on."""
+        return self._current.address
+
+    @property
+    def store(self) -> MessageStore:
+        """The store of the current broker, for inspection."""
+        return self._current.store
+
+    @property
+    def components(self) -> Components:
+        """The components of the current broker, for inspection."""
+        return self._current.components
+
+    @property
+    def role(self) -> ControlledRole | None:
+        """The current role; None before the controllers have decided one."""
+        return self._role
+
+    def in_sync(self) -> InSyncSet:
+        """Return the in-sync set; for a master, the last one that was confirmed."""
+        return self._current.in_sync()
+
+    def create_connection(self) -> Connection:
+        """Return the current broker's side of a connection within this process."""
+        return self._current.create_connection()
+
+    async def metrics(self) -> list[Family]:
+        """Return all metrics as they are now; an empty list during a change of role."""
+        return [] if self._broker is None else await self._broker.metrics()
+
+    def unready_reasons(self) -> list[str]:
+        """Return the reasons why the broker is not ready to serve."""
+        if self._broker is None:
+            return ["the broker is changing its role"]
+        if self._role is None:
+            return [f"no controller has decided the broker's role: {self._last_failure}"]
+        return self._broker.unready_reasons()
+
+    @property
+    def _current(self) -> Broker:
+        if self._broker is None:
+            raise ClosedError("the broker is not started, or is changing its role")
+        return self._broker
+
+    async def start(
+        self,
+        progress: Progress | None = None,
+        *,
+        first_registration_ms: int = FIRST_REGISTRATION_MS,
+        is_namesrv_local: bool = False,
+    ) -> Address:
+        """Obtain an id if there is none, start as a replica, and return the address.
+
+        Without an id, this waits until a controller assigns one. Arguments and errors: as of
+        `Broker.start`.
+        """
+        self._is_namesrv_local = is_namesrv_local
+        boot_id = self._runtime.boot_id()
+        if self._config.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
+            self._is_shortened = was_power_cut(self._disk, boot_id)
+        note_boot(self._disk, boot_id)
+        self._identity = await self._obtain_identity()
+        await self._begin(None, progress, first_registration_ms)
+        self._tasks = [
+            asyncio.create_task(self._repeat(self._poll, self._wait_poll), name="ask for the role"),
+            asyncio.create_task(
+                self._repeat(self._beat, self._wait_beat), name="heartbeats to controllers"
+            ),
+        ]
+        return self._current.address
+
+    async def stop(self) -> None:
+        """Stop cleanly, as `Broker.stop`."""
+        if self._is_ended:
+            return
+        async with self._changing:  # not in the middle of a change of role
+            await self._end_tasks()
+            if self._broker is not None:
+                await self._broker.stop()
+            await self._pool.close()
+
+    def abandon(self) -> None:
+        """Stop like a killed process."""
+        self._is_ended = True
+        for task in self._tasks:
+            task.cancel()
+        self._lease.cancel()
+        if self._broker is not None:
+            self._broker.abandon()
+        self._pool.abort()
+
+    async def _end_tasks(self) -> None:
+        self._is_ended = True
+        self._lease.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _obtain_identity(self) -> Identity:
+        """Return the saved id, or apply for one until a controller assigns it."""
+        names = self._config.cluster_name, self._config.broker_name
+        saved = read_identity(self._disk)
+        if saved is not None:
+            check_names(saved, names)
+            return saved
+        while True:
+            try:
+                return await apply_for_id(
+                    self._disk,
+                    self._controllers,
+                    names,
+                    register_check_code(self._address, self._runtime.clock.now_ms()),
+                )
+            except (TransportError, RemoteError, ProtocolError) as error:
+                self._on_failure(error)
+                await asyncio.sleep(_RETRY_S)
+
+    # Roles
+
+    @property
+    def _me(self) -> Identity:
+        assert self._identity is not None, "the broker is started"
+        return self._identity
+
+    async def _begin(
+        self,
+        role: ControlledRole | None,
+        progress: Progress | None = None,
+        first_registration_ms: int = 0,
+    ) -> None:
+        """Start a broker in a role; None: that of a replica that knows no master."""
+        as_role = role or ControlledRole(
+            self._me.broker_id, NO_MASTER, 0, "", InSyncSet(frozenset(), 0)
+        )
+        broker = Broker(
+            self._config,
+            self._disk,
+            self._runtime,
+            self._flusher_factory,
+            role=as_role,
+            controller=self,
+        )
+        await broker.start(
+            progress,
+            first_registration_ms=first_registration_ms,
+            is_namesrv_local=self._is_namesrv_local,
+        )
+        self._broker, self._role, self._learned = broker, role, None
+        broker.truncation_needed().add_done_callback(lambda _: self._poll_due.set())
+
+    async def _change_role(
+        self, role: ControlledRole, asked_at_s: float, cut_at: int | None = None
+    ) -> None:
+        """Stop the current broker, truncate the log if necessary, and start one in a new role.
+
+        If the start fails, the next poll starts a replica that knows no master.
+        """
+        log.info(
+            "controller.role_changed id=%d master=%d epoch=%d in_sync=%s",
+            role.broker_id,
+            role.master_id,
+            role.master_epoch,
+            sorted(role.in_sync.members),
+        )
+        async with self._changing:
+            if self._broker is not None:
+                broker, self._broker, self._role = self._broker, None, None
+                self._lease.cancel()
+                broker.fence("the broker is changing its role")
+                await broker.stop()
+            if cut_at is not None:
+                log.warning("replication.truncated position=%d", cut_at)
+                now_ms, pid = self._runtime.clock.now_ms(), os.getpid()
+                await self._runtime.offload(truncate_replica, self._disk, cut_at, now_ms, pid=pid)
+            await self._begin(role)
+            if role.is_master:
+                self._lease.renew(asked_at_s)
+                if not self._lease.is_held:
+                    self._on_lease_ended()
+
+    # Questions to the controllers
+
+    async def _poll(self) -> None:
+        """Ask who is master, and do what follows from the answer."""
+        await self._repair()
+        asked_at_s, lease_from_s = self._loop.time(), self._lease.now_s()
+        found = await self._ask()
+        self._is_confirmed = True
+        self._note_shortened(found)
+        decision = self._decide(found)
+        self._is_silent = self._is_silent and decision is Decision.ELECT and bool(found.master_id)
+        if decision is Decision.ELECT and not self._is_shortened:
+            lease_from_s = self._lease.now_s()
+            found = await self._elect()
+            decision = self._decide(found)
+        if decision is Decision.CHANGE_ROLE:
+            await self._change_role(self._role_of(found), lease_from_s)
+        elif decision is Decision.KEEP and self._role is not None:
+            self._current.adopt_in_sync(found.in_sync, asked_at_s)
+        await self._learn_master(found)
+
+    def _decide(self, found: ReplicaSet) -> Decision:
+        replica = self._current.components.replica
+        assert replica is not None, "the broker runs in controller mode"
+        return decide(self._me.broker_id, self._role, replica.epochs.newest_seen, found)
+
+    async def _repair(self) -> None:
+        """Start again after a failed change of role; truncate the log if the master lacks its end.
+
+        Raises:
+            StoreError, OSError: the store cannot be truncated or opened.
+        """
+        if self._broker is None:
+            async with self._changing:
+                await self._begin(None)
+            return
+        truncation = self._broker.truncation_needed()
+        if truncation.done() and self._role is not None:
+            await self._change_role(self._role, self._lease.now_s(), cut_at=truncation.result())
+
+    def _note_shortened(self, found: ReplicaSet) -> None:
+        """Serve again, if another master goes on without this replica: it joins as a new one."""
+        me = self._me.broker_id
+        if self._is_shortened and found.master_id not in (None, me):
+            self._is_shortened = me in found.in_sync.members
+
+    async def _elect(self) -> ReplicaSet:
+        try:
+            found = await self._controllers.elect(self._me)
+        except RemoteError as error:
+            # Java's controller gives a master that has restarted no other epoch before it has taken
+            # it for lost.
+            self._is_silent = error.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+            raise
+        self._is_silent = False
+        return found
+
+    async def _learn_master(self, found: ReplicaSet) -> None:
+        """Ask the master of a slave, once, where slaves copy its log."""
+        role = self._role
+        if role is None or role.is_master or found.master_id != role.master_id:
+            return
+        learned = (role.master_epoch, found.master_address)
+        if learned != self._learned:
+            addresses = await self._controllers.ask_master(found.master_address)
+            self._current.components.learn_master(addresses)
+            self._learned = learned
+
+    async def _ask(self) -> ReplicaSet:
+        try:
+            if self._is_registered:
+                return await self._controllers.replicas(self._me.broker_name)
+            found = await self._controllers.register(self._me, self._address)
+        except RemoteError as error:
+            if error.code in _UNKNOWN_CODES:
+                self._is_registered = False
+            raise
+        self._is_registered = True
+        return found
+
+    def _role_of(self, found: ReplicaSet) -> ControlledRole:
+        assert found.master_id is not None, "the caller has checked it"
+        return ControlledRole(
+            self._me.broker_id, found.master_id, found.master_epoch, "", found.in_sync
+        )
+
+    async def propose(self, members: frozenset[int]) -> InSyncSet:
+        """Ask the controllers for another in-sync set; see `ControllerPort`."""
+        assert self._role is not None, "only a master proposes"
+        epoch = self._current.in_sync().epoch
+        return await self._controllers.propose(self._me, self._role.master_epoch, members, epoch)
+
+    async def _beat(self) -> None:
+        """Send a heartbeat; its answer renews the lease of a master."""
+        if self._broker is None or not self._is_registered or not self._is_confirmed:
+            return
+        if self._is_shortened or self._is_silent:
+            return
+        rules, asked_at_s = self._config.controller, self._lease.now_s()
+        epoch = 0 if self._role is None else self._role.master_epoch
+        header = BrokerHeartbeatRequestHeader(
+            self._me.cluster,
+            self._address,
+            self._me.broker_name,
+            self._me.broker_id,
+            *self._current.log_state(),
+            rules.controller_heartbeat_timeout_ms,
+            rules.broker_election_priority,
+        )
+        known = await self._controllers.heartbeat(header)
+        role = self._role
+        if known.master_epoch is not None and known.master_epoch != epoch:
+            self._poll_due.set()  # there is another master, which confirms nothing for this one
+        elif role is not None and role.is_master and role.master_epoch == epoch:
+            self._lease.renew(asked_at_s)
+            if self._lease.is_held:
+                self._current.unfence()
+
+    def _on_lease_ended(self) -> None:
+        """Fence the master: another one may be elected soon."""
+        if self._broker is not None and self._role is not None and self._role.is_master:
+            self._is_confirmed = False
+            log.warning("controller.lease_ended epoch=%d", self._role.master_epoch)
+            self._broker.fence("no controller has confirmed the master within its lease")
+
+    # Loops
+
+    async def _repeat(
+        self, step: Callable[[], Awaitable[None]], wait: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Run a step again and again; a failure is logged once."""
+        while True:
+            try:
+                await step()
+            except (TransportError, RemoteError, ProtocolError) as error:
+                self._on_failure(error)
+            except Exception as error:  # the broker must not stop to ask for its role
+                self._on_failure(error)
+                if not isinstance(error, KourouError | OSError):
+                    log.exception("controller.step_failed")
+            else:
+                self._last_failure = ""
+            await wait()
+
+    async def _wait_poll(self) -> None:
+        await wait_woken(self._poll_due, self._config.controller.sync_broker_metadata_period_ms)
+
+    async def _wait_beat(self) -> None:
+        await asyncio.sleep(self._config.controller.controller_heartbeat_interval_ms / 1000)
+
+    def _on_failure(self, error: Exception) -> None:
+        if str(error) != self._last_failure:
+            log.warning("controller.request_failed reason=%s", error)
+        self._last_failure = str(error) or repr(error)

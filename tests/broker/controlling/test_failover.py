@@ -1,0 +1,138 @@
+"""A controller replaces a lost master, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kourou.client.send_receipt import SendStatus
+from kourou.client.sending.producer import Producer
+from kourou.errors import KourouError
+from kourou.model.message import Message
+from kourou.store.log.log_walk import walk_log
+from kourou.store.paths import COMMITLOG
+from kourou.store.state.file_sizes import log_files
+from kourou.testing.disk import SimDisk
+from kourou.testing.loop import run_virtual
+from tests.broker.controlling.controlled_cluster import TOPIC, ControlledCluster
+
+Acknowledged = dict[tuple[int, int], bytes]
+"""Body by queue id and queue offset."""
+
+
+def stored(disk: SimDisk) -> Acknowledged:
+    """Return the messages in the log of a disk."""
+    return {
+        (piece.header.queue_id, piece.header.queue_offset): bytes(piece.header.body(piece.buffer))
+        for piece in walk_log(disk, log_files(disk, COMMITLOG), 64 * 1024)
+        if piece.header is not None and piece.header.topic == TOPIC
+    }
+
+
+async def send(producer: Producer, count: int, acknowledged: Acknowledged) -> None:
+    """Send messages one after the other; record those that are acknowledged."""
+    for _ in range(count):
+        body = f"message {len(acknowledged)}".encode()
+        try:
+            receipt = await producer.send(Message(TOPIC, body))
+        except KourouError:
+            continue
+        if receipt.status is SendStatus.SEND_OK:
+            acknowledged[receipt.queue.queue_id, receipt.queue_offset] = body
+
+
+def run(replicas: int, test: Callable[[ControlledCluster], Awaitable[None]]) -> None:
+    """Run a test with replicas that are all in sync."""
+
+    async def main() -> None:
+        async with ControlledCluster(replicas) as cluster:
+            for index in range(replicas):
+                await cluster.start(index)
+            await cluster.until(lambda: len(cluster.in_sync()) == replicas)
+            await cluster.create_topic()
+            await test(cluster)
+
+    run_virtual(main())
+
+
+def test_replicas_elect_a_master_and_come_in_sync() -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        acknowledged: Acknowledged = {}
+        async with cluster.producer() as producer:
+            await send(producer, 5, acknowledged)
+        assert len(acknowledged) == 5
+        assert [acknowledged.items() <= stored(disk).items() for disk in cluster.disks] == [
+            True
+        ] * 3
+
+    run(3, test)
+
+
+def test_a_killed_master_is_replaced_within_seconds() -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        acknowledged: Acknowledged = {}
+        old = cluster.master()
+        assert old is not None
+        async with cluster.producer() as producer:
+            await send(producer, 10, acknowledged)
+            await cluster.kill(old)
+            began_s = asyncio.get_running_loop().time()
+            await cluster.until(lambda: cluster.master() not in (old, None))
+            await send(producer, 10, acknowledged)
+            assert asyncio.get_running_loop().time() - began_s < 10
+
+            await cluster.start(old)
+            await cluster.until(lambda: len(cluster.in_sync()) == 3)
+            await send(producer, 10, acknowledged)
+        assert len(acknowledged) >= 20
+        await asyncio.sleep(1)
+        assert [acknowledged.items() <= stored(disk).items() for disk in cluster.disks] == [
+            True
+        ] * 3
+
+    run(3, test)
+
+
+@pytest.mark.parametrize("end", ["kill", "crash"])
+def test_each_master_in_turn_may_be_lost(end: str) -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        acknowledged: Acknowledged = {}
+        async with cluster.producer() as producer:
+            for _ in range(4):
+                await send(producer, 5, acknowledged)
+                old = cluster.master()
+                assert old is not None
+                await cluster.kill(old)
+                if end == "crash":
+                    cluster.disks[old].crash()
+                await cluster.until(lambda old=old: cluster.master() not in (old, None))  # type: ignore[misc]
+                await send(producer, 5, acknowledged)
+                await cluster.start(old)
+                await cluster.until(lambda: len(cluster.in_sync()) == 3)
+        await asyncio.sleep(1)
+        assert len(acknowledged) >= 20
+        assert [acknowledged.items() <= stored(disk).items() for disk in cluster.disks] == [
+            True
+        ] * 3
+
+    run(3, test)
+
+
+def test_a_master_without_its_controller_fences_itself_and_goes_on_when_that_is_back() -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        acknowledged: Acknowledged = {}
+        async with cluster.producer() as producer:
+            await cluster.stop_controller()
+            await asyncio.sleep(3)
+            before = len(acknowledged)
+            await send(producer, 1, acknowledged)
+            assert len(acknowledged) == before
+
+            await cluster.start_controller()
+            await asyncio.sleep(10)
+            await send(producer, 3, acknowledged)
+            assert len(acknowledged) == before + 3
+
+    run(2, test)
