@@ -165,13 +165,18 @@ class ReplicaRig:
         await self.elect(master)
         await self.in_sync(*self.disks)
 
-    async def elect(self, broker_id: int) -> None:
-        """Elect a master, and start all replicas with their new roles, killing those that run."""
+    async def elect(self, broker_id: int, *, deposed: int | None = None) -> None:
+        """Elect a master, and start all replicas with their new roles, killing those that run.
+
+        Except `deposed`, which goes on with its old role.
+        """
         for other in list(self.brokers):
-            await self.kill(other)
+            if other != deposed:
+                await self.kill(other)
         self.controller.elect(broker_id)
         for other in sorted(self.disks, key=lambda number: number != broker_id):
-            await self.start(other)
+            if other != deposed:
+                await self.start(other)
 
     async def start(self, broker_id: int) -> Broker:
         """Start a replica with its current role."""

@@ -160,6 +160,24 @@ def test_a_lost_answer_keeps_the_proposed_member_until_the_controller_is_asked()
     run(test)
 
 
+def test_a_slave_counts_from_its_proposal_on_although_the_answer_is_lost() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        rig.controller.lost_answers = 1
+        await rig.elect(1)
+        await until(lambda: rig.controller.stored.members == {1, 2})
+        await rig.kill(2)
+        async with rig.producer(10_000) as producer:
+            receipt = await send(producer)
+            assert receipt.status is SendStatus.FLUSH_SLAVE_TIMEOUT  # 2 may be elected
+
+            rig.master.adopt_in_sync(rig.controller.stored)
+
+            await rig.in_sync(1)
+            assert (await send(producer)).status is SendStatus.SEND_OK
+
+    run(test, replicas=2)
+
+
 def test_a_fenced_master_refuses_sends_and_acknowledges_nothing() -> None:
     async def test(rig: ReplicaRig) -> None:
         await rig.begin()

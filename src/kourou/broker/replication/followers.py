@@ -4,8 +4,8 @@ Pure. A slave under load is always some bytes behind, so it is measured by marks
 at one moment, which a later report reaches or not. A mark is set when bytes are sent, and replaced
 when it is reached.
 
-    joins the in-sync set    reached a recent mark, the confirm offset, the epoch's start
-    leaves it                has not reached a mark for `haMaxTimeSlaveNotCatchup`
+    is close to the end    reached a recent mark, and the start of the current epoch
+    is late                has not reached a mark for `haMaxTimeSlaveNotCatchup`
 
 Copies are counted by broker id, so that an old connection of a slave never counts beside its new
 one. A slave that connects again counts only from its first report on: it may have lost bytes.
@@ -97,7 +97,7 @@ class Followers:
 
         Args:
             broker_id: of the slave.
-            least_position: what it must have: the confirm offset and the start of the epoch.
+            least_position: what it must have.
             log_end: the end of the log.
             now_s: loop time.
         """

@@ -7,6 +7,10 @@
 The union is that of `in_sync_set.py`. Slaves that keep up are proposed to the controller, and those
 that do not are proposed for removal; until the controller has confirmed it, they count.
 
+A slave must have everything confirmed before it is proposed, since it may be elected at once. Under
+load it never has, if others confirm what it is about to receive. So a slave that is close counts as
+soon as that, and is proposed when it has reached what was confirmed until then.
+
 Source: AutoSwitchHAService.java, ReplicasManager.java, apache/rocketmq 5.5.0.
 """
 
@@ -81,6 +85,7 @@ class InSyncKeeper:
         )
         self._epoch_start = list(epochs)[-1].start
         self._confirmed = 0
+        self._joining: frozenset[int] = frozenset()  # they count, and are not proposed yet
         self._fence_reason = ""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -178,7 +183,7 @@ class InSyncKeeper:
 
     def _changed(self) -> None:
         """Apply a change of the set or of the fence."""
-        self._others = tuple(self._decisions.union - {self.broker_id})
+        self._others = tuple((self._decisions.union | self._joining) - {self.broker_id})
         self._commit.refuse_puts(self._refusal())
         self._commit.on_copied()
 
@@ -197,7 +202,7 @@ class InSyncKeeper:
         self.followers.on_reported(
             broker_id, position, self._commit.stored_position, self._loop.time()
         )
-        if broker_id not in self.in_sync.members and self._may_join(broker_id):
+        if broker_id not in self.in_sync.members and self._is_close(broker_id):
             self._propose_changes()
 
     def on_closed(self, broker_id: int) -> None:
@@ -207,13 +212,9 @@ class InSyncKeeper:
 
     # Proposals
 
-    def _may_join(self, broker_id: int) -> bool:
-        least, end = self._least_position, self._commit.stored_position
-        return self.followers.may_join(broker_id, least, end, self._loop.time())
-
-    @property
-    def _least_position(self) -> int:
-        return max(self.confirm_position, self._epoch_start)
+    def _is_close(self, broker_id: int) -> bool:
+        end, now_s = self._commit.stored_position, self._loop.time()
+        return self.followers.may_join(broker_id, self._epoch_start, end, now_s)
 
     def _check_later(self) -> None:
         pause_s = self._config.check_sync_state_set_period_ms / 1000
@@ -230,7 +231,13 @@ class InSyncKeeper:
             return
         end, now_s, members = self._commit.stored_position, self._loop.time(), self.in_sync.members
         late = self.followers.late(members - {self.broker_id}, end, now_s)
-        wanted = (members - late) | self.followers.joining(self._least_position, end, now_s)
+        close = self.followers.joining(self._epoch_start, end, now_s) - members
+        confirmed = self.confirm_position
+        ready = frozenset(one for one in close if self.followers.position(one) >= confirmed)
+        if close - ready != self._joining:
+            self._joining = close - ready
+            self._changed()
+        wanted = (members - late) | ready
         if wanted != members:
             decisions.propose(wanted)
             self._changed()
