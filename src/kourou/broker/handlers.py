@@ -16,6 +16,7 @@ as far as that needs no checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,7 +52,33 @@ _STORING: Final = (
     RequestCode.CONSUMER_SEND_MSG_BACK,
 )
 _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_READS: Final = (*_PULLS, RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID)
 _ENDS: Final = (RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE)
+_CHANGES: Final = (
+    *_STORING,
+    *_ENDS,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.POP_ROLLBACK,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+)
+"""Requests that change what a master has, and whose answers promise that."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +167,32 @@ class Handlers:
         refusals |= dict.fromkeys(_ENDS, _refusal(ResponseCode.SLAVE_NOT_AVAILABLE, only_master))
         refused_pop = _refusal(ResponseCode.SERVICE_NOT_AVAILABLE, only_master)
         return self.table() | refusals | dict.fromkeys(self.popping.handlers(), refused_pop)
+
+
+def guard_changes(table: dict[int, Handler], reason: Callable[[], str]) -> dict[int, Handler]:
+    """Return the handlers of a master that refuses changes while `reason` returns one."""
+    return table | _guarded(table, _CHANGES, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
+
+
+def guard_reads(table: dict[int, Handler], reason: Callable[[], str]) -> dict[int, Handler]:
+    """Return the handlers of a slave that shows no messages while `reason` returns one."""
+    return table | _guarded(table, _READS, ResponseCode.SYSTEM_BUSY, reason)
+
+
+def _guarded(
+    table: dict[int, Handler],
+    codes: Iterable[RequestCode],
+    refusal: ResponseCode,
+    reason: Callable[[], str],
+) -> dict[int, Handler]:
+    def guard(handler: Handler) -> Handler:
+        def serve(request: Request) -> RemotingCommand | None:
+            text = reason()
+            return response(request.command, refusal, text) if text else handler(request)
+
+        return serve
+
+    return {code: guard(table[code]) for code in codes}
 
 
 def _refusal(code: ResponseCode, text: str) -> Handler:

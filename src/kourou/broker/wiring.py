@@ -16,10 +16,11 @@ from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.broker.consuming.lock_handlers import LockHandlers
 from kourou.broker.consuming.offset_handlers import OffsetHandlers
 from kourou.broker.consuming.retry import SendBackHandler
-from kourou.broker.handlers import Handlers
+from kourou.broker.handlers import Handlers, guard_changes, guard_reads
 from kourou.broker.pulling.fast_pull import FastPull
 from kourou.broker.pulling.query import MessageQueryHandler, QueryHandlers
 from kourou.broker.pulling.slow_consumers import SlowConsumers
+from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.sending.fast_batch import FastBatch
 from kourou.broker.sending.fast_send import FastSend
 from kourou.broker.sending.reply import ReplyHandler
@@ -27,7 +28,7 @@ from kourou.broker.sending.send import SendHandlers
 from kourou.broker.sending.send_checks import SendChecks
 from kourou.broker.timer.timer_handlers import TimerHandlers
 from kourou.protocol.codes import RequestCode
-from kourou.remoting.connection import FastPath
+from kourou.remoting.connection import Connection, FastPath
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.steady_time import steady_ms
 
@@ -86,10 +87,15 @@ def build_handlers(components: Components) -> Handlers:
 
 def handlers_by_code(components: Components, handlers: Handlers) -> dict[int, Handler]:
     """Return request code -> handler, as the role of the broker permits."""
-    if components.slave is None:
+    keeper = components.keeper
+    if keeper is not None:
+        return guard_changes(handlers.table(), lambda: keeper.fence_reason)
+    slave = components.slave
+    if slave is None:
         return handlers.table()
     config = components.context.config.replication
-    return handlers.slave_table(serves_pulls=config.slave_read_enable)
+    table = handlers.slave_table(serves_pulls=config.slave_read_enable)
+    return table if components.replica is None else guard_reads(table, slave.unconfirmed_reason)
 
 
 def build_fast_paths(components: Components) -> dict[int, FastPath]:
@@ -100,19 +106,32 @@ def build_fast_paths(components: Components) -> dict[int, FastPath]:
     context, transactions = components.context, components.transactions
     if components.slave is not None:
         return {}
-    return {
+    changes: dict[int, FastPath] = {
         RequestCode.SEND_MESSAGE_V2: FastSend(context, transactions, transactions.fast_end),
         RequestCode.SEND_BATCH_MESSAGE: FastBatch(context),
-        RequestCode.PULL_MESSAGE: FastPull(
-            context,
-            checks=components.pull_checks,
-            offsets=components.tables.offsets,
-            held=components.held_pulls,
-            general_path=components.pulls.serve_again,
-        ),
         RequestCode.END_TRANSACTION: transactions.fast_end,
         RequestCode.POP_MESSAGE: components.popping.fast_pops,  # and acks, by the same digits
     }
+    if components.keeper is not None:
+        keeper = components.keeper
+        changes = {code: _unless_fenced(path, keeper) for code, path in changes.items()}
+    pulls = FastPull(
+        context,
+        checks=components.pull_checks,
+        offsets=components.tables.offsets,
+        held=components.held_pulls,
+        general_path=components.pulls.serve_again,
+    )
+    return changes | {RequestCode.PULL_MESSAGE: pulls}
+
+
+def _unless_fenced(path: FastPath, keeper: InSyncKeeper) -> FastPath:
+    """Return a fast path that leaves all frames to the general path while the master is fenced."""
+
+    def serve(connection: Connection, buffer: bytearray, start: int, end: int) -> int:
+        return start if keeper.fence_reason else path(connection, buffer, start, end)
+
+    return serve
 
 
 def _replica_state(components: Components) -> ReplicaState:

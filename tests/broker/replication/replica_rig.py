@@ -25,6 +25,9 @@ from kourou.model.message import Message
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.store.config import StoreConfig
 from kourou.store.tools.check import check_store
@@ -255,6 +258,15 @@ class ReplicaRig:
     def producer(self, timeout_ms: int = 3_000) -> Producer:
         config = ProducerConfig(send_timeout_ms=timeout_ms)
         return Producer("producers", self.namesrv_addr, config=config, runtime=self.runtime)
+
+    async def ask(self, broker_id: int, command: RemotingCommand) -> RemotingCommand:
+        """Send a request to a replica, and return the answer."""
+        host, port = self.brokers[broker_id].address
+        pool = ConnectionPool(self.runtime, {}, ConnectionLimits())
+        try:
+            return await pool.request(f"{host}:{port}", command, 30)
+        finally:
+            await pool.close()
 
     def end(self, broker_id: int) -> int:
         return self.brokers[broker_id].store.reader.written_position

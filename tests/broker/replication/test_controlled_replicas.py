@@ -11,6 +11,8 @@ import pytest
 from kourou.broker.config import FlushDiskType
 from kourou.client.send_receipt import SendStatus
 from kourou.errors import EpochError, KourouError, RemoteSystemError
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import request
 from kourou.store.state.epoch_file import read_epochs
 from kourou.testing.loop import run_virtual
 from tests.broker.replication.replica_rig import ReplicaRig, send, until
@@ -196,6 +198,55 @@ def test_a_fenced_master_refuses_sends_and_acknowledges_nothing() -> None:
             assert (await send(producer)).status is SendStatus.SEND_OK
 
     run(test)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.POP_MESSAGE,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.END_TRANSACTION,
+    ],
+)
+def test_a_fenced_master_refuses_other_changes(code: RequestCode) -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.elect(1)
+        rig.master.fence("its lease has ended")
+
+        answer = await rig.ask(1, request(code))
+
+        assert (answer.code, answer.remark) == (14, "its lease has ended")
+        rig.master.unfence()
+        assert (await rig.ask(1, request(code))).remark != "its lease has ended"
+
+    run(test, replicas=1)
+
+
+def test_a_slave_serves_pulls_when_what_it_started_with_is_confirmed() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer() as producer:
+            await send(producer)
+        await rig.caught_up()
+        pull = request(RequestCode.PULL_MESSAGE)
+        await rig.kill(2)
+        rig.network.cut(rig.ha_address(1))
+        await rig.start(2)
+        refused = await rig.ask(2, pull)
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert "does not know yet" in (refused.remark or "")
+
+        rig.network.heal(rig.ha_address(1))
+        await rig.in_sync(1, 2, 3)
+        await asyncio.sleep(2)
+
+        assert "does not know yet" not in ((await rig.ask(2, pull)).remark or "")
+
+    run(test, replication={"slave_read_enable": True})
 
 
 def test_a_master_whose_successor_is_known_acknowledges_nothing() -> None:

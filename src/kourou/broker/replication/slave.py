@@ -87,6 +87,7 @@ class ReplicationSlave:
         self._last_reason = ""
         self._replica = replica
         self.confirmed = 0
+        self._started_at = store.reader.visible_position
         self.truncation = asyncio.get_running_loop().create_future()
         if replica is not None:
             commit.confirmed_position = lambda stored: min(stored, self.confirmed)
@@ -95,6 +96,18 @@ class ReplicationSlave:
     def master_address(self) -> str:
         """The address of the master's port for slaves; empty if it is not known."""
         return self._config.ha_master_address or self._learned
+
+    def unconfirmed_reason(self) -> str:
+        """Return why no message may be read; empty if messages may be.
+
+        A start makes all records visible, also those that the log may be truncated by.
+        """
+        if self.confirmed >= self._started_at:
+            return ""
+        return (
+            "the slave does not know yet that the in-sync set has the messages up to log position "
+            f"{self._started_at}, with which it has started: read from the master"
+        )
 
     def status(self) -> HARuntimeInfo:
         """Return the state of the connection to the master, as for `mqadmin haStatus`."""
