@@ -100,6 +100,14 @@ class Port:
         return controller.stored
 
 
+class Killed(Exception):  # noqa: N818 - not an error of the code
+    """A truncation ends with its process, or with the power."""
+
+    def __init__(self, *, has_lost_power: bool) -> None:
+        super().__init__()
+        self.has_lost_power = has_lost_power
+
+
 class ReplicaRig:
     """A name server, and replicas with the broker ids 1, 2, ... Leaving the block checks them."""
 
@@ -111,6 +119,7 @@ class ReplicaRig:
         self.brokers: dict[int, Broker] = {}
         self.flushers: dict[int, SimFlusher] = {}
         self.truncations: list[tuple[int, int]] = []
+        self.on_truncation: Callable[[str, str], None] | None = None  # at each disk operation
         self._seed = seed
         self._starts = 0
         self._watches: dict[int, asyncio.Task[None]] = {}
@@ -232,8 +241,16 @@ class ReplicaRig:
         position = await broker.truncation_needed()
         self.truncations.append((broker_id, position))
         await broker.stop()
-        now_ms = self.runtime.clock.now_ms()
-        truncate_replica(self.disks[broker_id], position, now_ms, pid=os.getpid())
+        disk = self.disks[broker_id]
+        disk.on_operation, self.on_truncation = self.on_truncation, None
+        try:
+            truncate_replica(disk, position, self.runtime.clock.now_ms(), pid=os.getpid())
+        except Killed as killed:
+            disk.on_operation = None
+            disk.release_locks()
+            if killed.has_lost_power:
+                disk.crash()
+        disk.on_operation = None
         await self.start(broker_id)
 
     async def in_sync(self, *broker_ids: int) -> None:

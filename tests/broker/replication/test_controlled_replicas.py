@@ -15,7 +15,7 @@ from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import request
 from kourou.store.state.epoch_file import read_epochs
 from kourou.testing.loop import run_virtual
-from tests.broker.replication.replica_rig import ReplicaRig, send, until
+from tests.broker.replication.replica_rig import Killed, ReplicaRig, send, until
 
 PATIENT = {"ha_max_time_slave_not_catchup_ms": 20_000}
 """Keeps a slave that copies nothing in the in-sync set."""
@@ -85,6 +85,48 @@ def test_a_failover_loses_no_acknowledged_message_and_truncates_the_diverged_end
         ] * 2
 
     run(test, replication=PATIENT)
+
+
+@pytest.mark.parametrize("operations", range(0, 230, 16))
+@pytest.mark.parametrize("has_lost_power", [False, True])
+def test_a_replica_that_is_killed_while_it_is_truncated_becomes_equal(
+    operations: int, has_lost_power: bool
+) -> None:
+    async def test(rig: ReplicaRig) -> None:
+        left = operations
+
+        def count(_operation: str, _name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed(has_lost_power=has_lost_power)
+
+        await rig.begin()
+        async with rig.producer() as producer:
+            for _ in range(10):
+                await send(producer)
+            await rig.caught_up()
+            end = rig.end(1)
+            rig.network.stall(rig.ha_address(1))
+            sending = [asyncio.create_task(send(producer, b"x" * 900)) for _ in range(80)]
+            await asyncio.gather(*sending)
+            assert rig.end(1) > end + 65536  # more than a segment
+        await rig.kill(1)
+        rig.network.heal(rig.ha_address(1))
+        rig.on_truncation = count
+
+        await rig.elect(2)
+        await rig.in_sync(1, 2)
+        async with rig.producer() as producer:
+            for number in range(10):
+                assert (await send(producer, b"%d" % number)).status is SendStatus.SEND_OK
+        await rig.caught_up()
+
+        assert rig.truncations[0] == (1, end)
+        assert rig.log(1) == rig.log(2)
+        assert rig.offsets(1) == rig.offsets(2)
+
+    run(test, replicas=2, replication=PATIENT)
 
 
 def test_consumers_see_nothing_that_a_member_of_the_set_lacks() -> None:
