@@ -22,14 +22,17 @@ DEFAULT_PORT = 6888
 """Of the recorded class, before the start-up code sets 10911."""
 
 OTHER_DEFAULTS = {
+    "allAckInSyncStateSet": "any member of the in-sync set can be elected",
     "bindAddress": "Java listens on all addresses; here that is a choice",
     "brokerIP1": "the machine's; None takes the address listened on",
     "brokerName": "the machine's",
     "brokerRole": "a broker without one is a master too, and opens no port for slaves",
+    "checkSyncStateSetPeriod": "a dead slave delays sends for less than 3 s",
     "enabledAppendPropCRC": "each record is covered by a checksum",
     "flushConsumeQueueThoroughInterval": "a recovery scans what came since",
     "flushDiskType": "an acknowledged message is on disk",
     "haListenPort": "a single broker opens no port for slaves; 0 takes Java's",
+    "haMaxTimeSlaveNotCatchup": "a dead slave delays sends for less than 3 s",
     "listenPort": "Java's start-up sets 10911 too",
     "mappedFileSizeCommitLog": "the dev profile; prod has Java's 1 GiB",
     "maxHashSlotNum": "the dev profile; prod has Java's 5,000,000",

@@ -146,7 +146,9 @@ def test_a_config_is_reported_in_rocketmqs_keys(golden: Callable[[str], Any]) ->
     same = {key for key in ours if java.get(key) == ours[key]}
     # Keys that both have with different values: our defaults, or facts of the recorded machine.
     assert {key for key in ours if key in java} - same == {
+        "allAckInSyncStateSet",
         "brokerIP1",
+        "checkSyncStateSetPeriod",
         "enableLmq",
         "enableMultiDispatch",
         "enablePropertyFilter",
@@ -154,6 +156,7 @@ def test_a_config_is_reported_in_rocketmqs_keys(golden: Callable[[str], Any]) ->
         "flushConsumeQueueThoroughInterval",
         "flushDiskType",
         "haListenPort",
+        "haMaxTimeSlaveNotCatchup",
         "listenPort",
         "mappedFileSizeCommitLog",
         "maxHashSlotNum",

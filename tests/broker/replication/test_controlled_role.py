@@ -6,8 +6,11 @@ import pytest
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet, config_for_role
-from kourou.broker.replication.replication_config import BrokerRole
+from kourou.broker.replication.replication_config import BrokerRole, ReplicationConfig
+from kourou.broker.server import Broker
 from kourou.errors import ConfigError
+from kourou.testing.disk import SimDisk
+from kourou.testing.runtime import sim_runtime
 
 SET = InSyncSet(frozenset({2, 3}), 4)
 
@@ -32,6 +35,12 @@ def test_a_slave_has_the_id_and_the_master_of_the_controller() -> None:
     assert config.broker_id == 3
     assert config.replication.is_slave
     assert config.replication.ha_master_address == "10.0.0.1:10912"
+
+
+def test_an_option_of_controller_mode_that_protects_messages_needs_a_controller() -> None:
+    config = BrokerConfig(replication=ReplicationConfig(min_in_sync_replicas=2))
+    with pytest.raises(ConfigError, match="no in-sync set without a controller"):
+        Broker(config, SimDisk(), sim_runtime())
 
 
 def test_an_address_that_is_none_is_refused() -> None:
