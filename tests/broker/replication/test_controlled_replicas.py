@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import FlushDiskType
+from kourou.broker.replication.replication_config import BrokerRole
 from kourou.client.send_receipt import SendStatus
 from kourou.errors import EpochError, KourouError, RemoteSystemError
 from kourou.protocol.codes import RequestCode, ResponseCode
@@ -324,6 +325,45 @@ def test_a_master_that_starts_again_in_its_epoch_is_refused() -> None:
         del rig.brokers[1]
 
     run(test)
+
+
+def test_with_fewer_copies_than_members_a_send_is_acknowledged_earlier_than_visible() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer() as producer:
+            await send(producer)
+            await rig.caught_up()
+            end, began_s = rig.end(1), asyncio.get_running_loop().time()
+            await rig.kill(3)
+            assert (await send(producer)).status is SendStatus.SEND_OK
+            assert asyncio.get_running_loop().time() - began_s < 0.5
+            assert rig.end(2) == rig.end(1)
+            assert rig.master.store.reader.visible_position == end
+            await rig.kill(2)
+            assert (await send(producer)).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+
+    run(
+        test,
+        replication={
+            "broker_role": BrokerRole.SYNC_MASTER,
+            "all_ack_in_sync_state_set": False,
+            "in_sync_replicas": 2,
+            **PATIENT,
+        },
+    )
+
+
+def test_ha_status_shows_the_members_of_the_in_sync_set() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.elect(1)
+        async with rig.producer() as producer:
+            await send(producer)
+        await rig.caught_up()
+        status = rig.master.components.ha_status()
+        assert [slave.in_sync for slave in status.ha_connection_info] == [False, False]
+        assert status.in_sync_slave_nums == 0
+
+    run(test, replication={"async_learner": True})
 
 
 def test_a_learner_copies_and_never_joins() -> None:

@@ -36,17 +36,15 @@ class EpochLog:
         self.newest_seen = newest_seen
 
     @classmethod
-    def load(cls, disk: Disk, log_begin: int, log_end: int) -> EpochLog:
-        """Return the epochs of a log whose records lie between two positions.
+    def load(cls, disk: Disk) -> EpochLog:
+        """Return the epochs of the file, which may begin beyond the log's end.
 
         Raises:
             CorruptRecordError: neither the file nor its backup is good.
-            OSError: a file cannot be read or written.
+            OSError: a file cannot be read.
         """
         found = read_epochs(disk)
-        loaded = cls(disk, found, found.last_epoch)
-        loaded.cut(log_begin, log_end)
-        return loaded
+        return cls(disk, found, found.last_epoch)
 
     def cut(self, log_begin: int, log_end: int) -> None:
         """Remove the epochs without a byte between the two positions, durably.
@@ -54,19 +52,18 @@ class EpochLog:
         Raises:
             OSError: the file cannot be written.
         """
-        is_empty = log_end <= log_begin
-        epochs = EpochList() if is_empty else self.epochs.cut(log_end).expire(log_begin)
+        epochs = self._within(log_begin, log_end)
         if len(epochs) < len(self.epochs):
             self._save(epochs)
 
     def begin(self, epoch: int, log_begin: int, log_end: int) -> None:
-        """Note the epoch of a new master, durably.
+        """Note the epoch of a new master at the end of its log, durably.
 
         A log without epochs, which was written without a controller, gets one entry for all of it:
         slaves then copy it from its first record on.
 
         Raises:
-            EpochError: a master has used this epoch, or a newer one, before.
+            EpochError: the epoch was used before, or a newer one was.
             OSError: the file cannot be written.
         """
         if epoch <= self.newest_seen:
@@ -74,8 +71,8 @@ class EpochLog:
                 f"the log has records of epoch {self.newest_seen}, and its master's epoch is "
                 f"{epoch}: a master that starts again needs a new epoch from the controller"
             )
-        start = log_end if len(self.epochs) else log_begin
-        self.note(EpochEntry(epoch, start))
+        epochs = self._within(log_begin, log_end)
+        self._save(epochs.begin(epoch, log_end if len(epochs) else log_begin))
 
     def note(self, entry: EpochEntry) -> None:
         """Note that the log continues with another epoch, durably.
@@ -85,16 +82,20 @@ class EpochLog:
             OSError: the file cannot be written.
         """
         self._save(self.epochs.begin(entry.epoch, entry.start))
-        self.newest_seen = max(self.newest_seen, entry.epoch)
 
     @property
     def last_epoch(self) -> int:
         """The newest epoch with an entry; -1 if there is none."""
         return self.epochs.last_epoch
 
+    def _within(self, log_begin: int, log_end: int) -> EpochList:
+        is_empty = log_end <= log_begin
+        return EpochList() if is_empty else self.epochs.cut(log_end).expire(log_begin)
+
     def _save(self, epochs: EpochList) -> None:
         replace_epochs(self._disk, epochs)
         self.epochs = epochs
+        self.newest_seen = max(self.newest_seen, epochs.last_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class ControlledReplica:
     def begin(
         cls, disk: Disk, reader: StoreReader, role: ControlledRole, port: ControllerPort
     ) -> ControlledReplica:
-        """Load the epochs of an open store, and begin the epoch of a new master, durably.
+        """Load the epochs of an open store; begin the epoch of a new master, or cut a slave's.
 
         Nothing may have been appended or received since the store was opened. May wait for the
         device.
@@ -126,7 +127,9 @@ class ControlledReplica:
             OSError: a file cannot be read or written.
         """
         begin, end = reader.min_position, reader.written_position
-        epochs = EpochLog.load(disk, begin, end)
+        epochs = EpochLog.load(disk)
         if role.is_master:
             epochs.begin(role.master_epoch, begin, end)
+        else:
+            epochs.cut(begin, end)
         return cls(role, port, epochs)

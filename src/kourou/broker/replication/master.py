@@ -33,7 +33,8 @@ from kourou.remoting.runtime import Runtime
 log = logging.getLogger(__name__)
 
 GAP_IN_SYNC_BYTES: Final = 256 * 1024 * 1024
-"""A slave that is less than this behind is shown as in sync; nothing else depends on it."""
+"""Without a controller, a slave that is less than this behind is shown as in sync; nothing else
+depends on it."""
 _CHECKS_PER_HEARTBEAT: Final = 5
 _DRAIN_S: Final = 1.0
 """How long `stop` waits for slaves to report the last bytes."""
@@ -123,7 +124,7 @@ class ReplicationMaster:
                 addr=format_address(slave.remote_address),
                 slave_ack_offset=slave.progress.acknowledged,
                 diff=end - slave.progress.acknowledged,
-                in_sync=end - slave.progress.acknowledged < GAP_IN_SYNC_BYTES,
+                in_sync=self._is_in_sync(slave, end),
                 transferred_byte_in_second=slave.bytes_per_s,
                 transfer_from_where=slave.progress.sent,
             )
@@ -131,6 +132,11 @@ class ReplicationMaster:
         )
         in_sync = sum(connection.in_sync for connection in connections)
         return HARuntimeInfo(True, end, in_sync, connections)
+
+    def _is_in_sync(self, slave: MasterConnection, end: int) -> bool:
+        if self.keeper is not None:
+            return slave.broker_id in self.keeper.in_sync.members
+        return end - slave.progress.acknowledged < GAP_IN_SYNC_BYTES
 
     def on_synced(self) -> None:
         """Send what was synced."""

@@ -40,6 +40,8 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 5.0
 """Pause after a failed connection; Java always pauses this long."""
+_PAUSE_MAX_CONTROLLED_S: Final = 0.5
+"""The same in controller mode: the master may be about to start, and may need a second copy."""
 
 
 class ReplicationSlave:
@@ -149,6 +151,7 @@ class ReplicationSlave:
 
     async def _run(self) -> None:
         pause_s = _PAUSE_FIRST_S
+        pause_max_s = _PAUSE_MAX_S if self._replica is None else _PAUSE_MAX_CONTROLLED_S
         while not self.truncation.done():
             if not self.master_address:
                 self._has_address.clear()
@@ -162,7 +165,7 @@ class ReplicationSlave:
                     log.exception("replication.broken master=%s", self.master_address)
             self._writer.drop_received()
             has_copied = self._writer.appended_position > before
-            pause_s = _PAUSE_FIRST_S if has_copied else min(2 * pause_s, _PAUSE_MAX_S)
+            pause_s = _PAUSE_FIRST_S if has_copied else min(2 * pause_s, pause_max_s)
             if reason != self._last_reason:  # a master that is down is logged once
                 self._last_reason = reason
                 log.warning(
