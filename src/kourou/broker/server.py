@@ -28,13 +28,13 @@ from kourou.broker.popping.pop_config import find_kv_store
 from kourou.broker.ports import BrokerPorts
 from kourou.broker.pulling.slow_consumers import SLOW_CHECK_INTERVAL_MS
 from kourou.broker.registration import Registration
+from kourou.broker.replication import metadata_copy
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.controlled_role import (
     ControlledRole,
     ControllerPort,
     config_for_role,
 )
-from kourou.broker.replication.metadata_copy import INTERVAL_MS as METADATA_INTERVAL_MS
 from kourou.broker.wiring import (
     build_fast_paths,
     build_handlers,
@@ -294,7 +294,12 @@ class _RunningBroker:
         if slave is not None:
             slave.start()
             metadata = self.components.metadata
-            self._periodic_tasks.start("copy metadata", METADATA_INTERVAL_MS, metadata.copy)
+            is_classic = self.components.replica is None
+            self._periodic_tasks.start(
+                "copy metadata",
+                metadata_copy.INTERVAL_MS if is_classic else metadata_copy.SHORT_INTERVAL_MS,
+                metadata.copy,
+            )
         else:
             self._start_delivery_tasks()
         if self.components.replica is not None:

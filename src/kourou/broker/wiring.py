@@ -135,8 +135,14 @@ def _unless_fenced(path: FastPath, keeper: InSyncKeeper) -> FastPath:
 
 
 def _replica_state(components: Components) -> ReplicaState:
-    master = components.master
-    return ReplicaState(ha_port=lambda: None if master is None else master.port)
+    master, replica = components.master, components.replica
+    state = ReplicaState(ha_port=lambda: None if master is None else master.port)
+    if replica is None:
+        return state
+    return state._replace(
+        epochs=lambda: (replica.epochs.epochs, replica.role.broker_id),
+        ask_role=replica.port.ask_role,
+    )
 
 
 def _build_assignments(components: Components) -> AssignmentHandlers:

@@ -137,7 +137,11 @@ def elect_master(
     master = current.master_broker_id
     elected = _elected(current, broker_id, alive, is_designated=asked.designate_elect)
     if elected is not None and elected == master:
-        return _still_master(current)
+        if broker_id != master or asked.designate_elect:
+            return _still_master(current)
+        # It has restarted, and asks for a new epoch, because its slaves may have records of the old
+        # one that it has lost. Java's brokers go on in the old one, and do not ask.
+        return _elect(current, elected)
     if master is not None and master not in alive and not is_lease_over:
         # The lease of the old master may not have ended, which Java has no notion of.
         text = f"The lease of master {master} may not have ended yet: ask again in some seconds"

@@ -52,6 +52,7 @@ def run(replicas: int, test: Callable[[ControlledCluster], Awaitable[None]]) -> 
                 await cluster.start(index)
             await cluster.until(lambda: len(cluster.in_sync()) == replicas)
             await cluster.create_topic()
+            await asyncio.sleep(2)  # the slaves copy it each second
             await test(cluster)
 
     run_virtual(main())

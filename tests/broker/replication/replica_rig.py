@@ -81,6 +81,9 @@ class Port:
         self._id = broker_id
         self._epoch = epoch
 
+    def ask_role(self) -> None:
+        """Do nothing: the rig gives the roles."""
+
     async def propose(self, members: frozenset[int]) -> InSyncSet:
         controller, broker = self._rig.controller, self._rig.brokers[self._id]
         set_epoch = broker.in_sync().epoch

@@ -19,6 +19,9 @@ class NoController:
     async def propose(self, members: frozenset[int]) -> InSyncSet:
         raise AssertionError(members)
 
+    def ask_role(self) -> None:
+        raise AssertionError
+
 
 def master(epoch: int) -> ControlledRole:
     return ControlledRole(1, 1, epoch, "", SET)

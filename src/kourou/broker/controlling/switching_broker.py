@@ -388,6 +388,10 @@ class SwitchingBroker:
         epoch = self._current.in_sync().epoch
         return await self._controllers.propose(self._me, self._role.master_epoch, members, epoch)
 
+    def ask_role(self) -> None:
+        """Ask the controllers soon who is master."""
+        self._poll_due.set()
+
     async def _beat(self) -> None:
         """Send a heartbeat; its answer renews the lease of a master."""
         if self._broker is None or not self._is_registered or not self._is_confirmed:

@@ -74,6 +74,9 @@ class ControllerPort(Protocol):
             TransportError: no answer arrived: the set may or may not be stored.
         """
 
+    def ask_role(self) -> None:
+        """Ask the controller soon who is master: it has announced a change."""
+
 
 class LogState(NamedTuple):
     """The end of a replica's log, as heartbeats report it for elections.

@@ -4,14 +4,16 @@
                       those that the master lacks are deleted, except the broker's own
     offsets           each time; none is removed
 
-So a slave can lag by `INTERVAL_MS` in these, beside its log. A failure is logged once, and the next
-round tries again.
+So a slave can lag by `INTERVAL_MS` in these, beside its log; by `SHORT_INTERVAL_MS` in controller
+mode, where it may become master, or by more if a round takes long. A failure is logged once, and
+the next round tries again.
 
 Source: SlaveSynchronize.java, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -44,6 +46,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 INTERVAL_MS: Final = 10_000
+SHORT_INTERVAL_MS: Final = 1_000
+_PAUSE_PER_ROUND: Final = 20
+"""A round is followed by a pause of so many times its duration, so that it is a small part of the
+master's work; of `INTERVAL_MS` at most."""
 _PAGE_MAX: Final = 2_000
 """Most entries of one page, as Java's."""
 _PAGES_MAX: Final = 1_000
@@ -71,6 +77,7 @@ class MetadataCopy:
         self._topics_version: DataVersion | None = None
         self._groups_version: DataVersion | None = None
         self._last_failure = ""
+        self._not_before_s = 0.0
 
     def learn_address(self, address: str) -> None:
         """Note the address of the master's port for requests; empty if it is not known."""
@@ -80,7 +87,9 @@ class MetadataCopy:
 
     async def copy(self) -> None:
         """Copy all tables once, if the master's address is known; a failure is only logged."""
-        if not self._address:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        if not self._address or began_s < self._not_before_s:
             return
         try:
             await self._copy_topics()
@@ -92,6 +101,8 @@ class MetadataCopy:
             self._last_failure = str(error)
         else:
             self._last_failure = ""
+        pause_s = _PAUSE_PER_ROUND * (loop.time() - began_s)
+        self._not_before_s = began_s + min(pause_s, INTERVAL_MS / 1000 - 1)
 
     async def _copy_topics(self) -> None:
         async def page(start: int, version: str | None) -> _Page[TopicConfig]:
