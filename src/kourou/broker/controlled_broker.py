@@ -84,13 +84,16 @@ class ControlledBroker(ABC):
         """Return a future that is done when a slave's log has an end that its master lacks.
 
         Its result is the position at which `kourou.store.tools.truncate.truncate_replica` must
-        truncate the log, when the broker is stopped. It is never done for a master.
+        truncate the log, when the broker is stopped. It is never done for a master. Cancelling it
+        has no effect on the broker.
 
         Raises:
             ClosedError: the broker is not started.
         """
         slave = self.components.slave
-        return asyncio.get_running_loop().create_future() if slave is None else slave.truncation
+        if slave is None:
+            return asyncio.get_running_loop().create_future()
+        return asyncio.shield(slave.truncation)
 
     def log_state(self) -> LogState:
         """Return epoch, end and confirm offset of the log, for heartbeats.

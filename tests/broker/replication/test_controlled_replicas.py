@@ -366,6 +366,34 @@ def test_ha_status_shows_the_members_of_the_in_sync_set() -> None:
     run(test, replication={"async_learner": True})
 
 
+def test_a_controller_that_is_down_is_asked_once_a_period() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        rig.controller.lost_requests = 1_000
+        await rig.elect(1)
+        async with rig.producer() as producer:
+            began_s = asyncio.get_running_loop().time()
+            while asyncio.get_running_loop().time() < began_s + 5:
+                await send(producer)
+            assert 5 <= len(rig.controller.proposals) <= 12
+            rig.controller.lost_requests = 0
+            await rig.in_sync(1, 2, 3)
+
+    run(test)
+
+
+def test_a_slave_copies_on_when_its_caller_waits_for_no_truncation_any_more() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        rig.brokers[2].truncation_needed().cancel()
+        rig.network.cut(rig.ha_address(1))
+        rig.network.heal(rig.ha_address(1))
+        async with rig.producer() as producer:
+            await send(producer)
+        await rig.caught_up()
+
+    run(test)
+
+
 def test_a_learner_copies_and_never_joins() -> None:
     async def test(rig: ReplicaRig) -> None:
         await rig.elect(1)

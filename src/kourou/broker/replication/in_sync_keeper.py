@@ -87,6 +87,8 @@ class InSyncKeeper:
         self._confirmed = 0
         self._joining: frozenset[int] = frozenset()  # they count, and are not proposed yet
         self._fence_reason = ""
+        self._propose_from_s = 0.0  # not before, after a proposal that failed
+        self._failure = ""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._changed()
@@ -230,6 +232,8 @@ class InSyncKeeper:
         if decisions.is_proposing or self._task is not None or not decisions.is_member:
             return
         end, now_s, members = self._commit.stored_position, self._loop.time(), self.in_sync.members
+        if now_s < self._propose_from_s:
+            return
         late = self.followers.late(members - {self.broker_id}, end, now_s)
         close = self.followers.joining(self._epoch_start, end, now_s) - members
         confirmed = self.confirm_position
@@ -250,15 +254,23 @@ class InSyncKeeper:
         except (RemoteError, TransportError) as error:
             if isinstance(error, RemoteError) and error.code in _REFUSED:
                 decisions.on_refused()
-            log.warning("in_sync_set.not_changed members=%s reason=%s", sorted(wanted), error)
+            self._on_failure(wanted, str(error))
         else:
             decisions.on_answer(found, self._loop.time())
+            self._failure = ""
             self._log_set()
         finally:
             self._task = None
             decisions.on_unknown(self._loop.time())  # no effect after an answer
             self.followers.forget(decisions.union)
             self._changed()
+
+    def _on_failure(self, wanted: frozenset[int], reason: str) -> None:
+        pause_s = self._config.check_sync_state_set_period_ms / 1000
+        self._propose_from_s = self._loop.time() + pause_s
+        if reason != self._failure:  # a controller that is down is logged once
+            self._failure = reason
+            log.warning("in_sync_set.not_changed members=%s reason=%s", sorted(wanted), reason)
 
     def _log_set(self) -> None:
         members, epoch = self.in_sync
