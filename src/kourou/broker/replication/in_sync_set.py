@@ -44,7 +44,7 @@ class _Proposal(NamedTuple):
 
 
 class InSyncDecisions:
-    """What a master knows of its in-sync set.
+    """The confirmed in-sync set of a master, and its proposals in doubt.
 
     Attributes:
         confirmed: the newest set that the controller is known to have stored.

@@ -81,7 +81,7 @@ class ClassicDialect:
 
 
 class EpochSource(Protocol):
-    """What the frames of controller mode tell of the log."""
+    """The facts that frames of controller mode have besides bytes of the log."""
 
     @property
     def broker_id(self) -> int:
