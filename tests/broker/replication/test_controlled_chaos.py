@@ -61,7 +61,8 @@ class Chaos:
         asking = asyncio.create_task(self.ask())
         producing = asyncio.gather(*(self.produce(name) for name in range(4)))
         faults: list[Callable[[], Awaitable[None]]] = [
-            self.fail_over, self.fail_over, self.depose, self.end_slave, self.stall, self.lose,
+            self.fail_over, self.fail_over_to_slow_disk, self.depose, self.end_slave, self.stall,
+            self.lose,
         ]  # fmt: skip
         for _ in range(FAULTS):
             await asyncio.sleep(self.rng.random() * 2)
@@ -89,6 +90,21 @@ class Chaos:
         await asyncio.sleep(self.rng.random())
         await self.rig.elect(self.candidate())
 
+    async def fail_over_to_slow_disk(self) -> None:
+        """Elect a slave whose disk had stalled, if it is in sync, after an end of all replicas."""
+        slave = self.choose_slave()
+        if slave in self.rig.brokers:
+            self.rig.flushers[slave].stall()
+            await asyncio.sleep(self.rng.random() * 1.5)
+        for broker_id in self.rig.disks:
+            await self.end(broker_id)
+        members = self.rig.controller.stored.members
+        await self.rig.elect(slave if slave in members else self.candidate())
+
+    def choose_slave(self) -> int:
+        master = self.rig.controller.master_id
+        return self.rng.choice([one for one in self.rig.disks if one != master])
+
     async def depose(self) -> None:
         """Elect another master while the old one goes on for some time."""
         old = self.rig.controller.master_id
@@ -101,9 +117,7 @@ class Chaos:
         await self.rig.start(old)
 
     async def end_slave(self) -> None:
-        slave = self.rng.choice(
-            [one for one in self.rig.disks if one != self.rig.controller.master_id]
-        )
+        slave = self.choose_slave()
         await self.end(slave)
         await asyncio.sleep(self.rng.random() * 4)
         if slave not in self.rig.brokers:
