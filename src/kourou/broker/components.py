@@ -126,6 +126,8 @@ class Components:
         )
         self.tables: Final = Tables(config, disk, runtime, store)
         live_config = LiveConfig(config, runtime.clock.now_ms())
+        if replica is not None:
+            self.tables.topics.begin_role(replica.role.master_epoch)
         self.ids_notifier: Final = ConsumerIdsNotifier(self.tables.groups, live_config)
         self.arrival_listeners: Final[list[Callable[[list[Arrival]], None]]] = []
         self.context: Final = self._build_context(live_config, disk, store, call_client)

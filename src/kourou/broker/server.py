@@ -28,7 +28,6 @@ from kourou.broker.popping.pop_config import find_kv_store
 from kourou.broker.ports import BrokerPorts
 from kourou.broker.pulling.slow_consumers import SLOW_CHECK_INTERVAL_MS
 from kourou.broker.registration import Registration
-from kourou.broker.replication import metadata_copy
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.controlled_role import (
     ControlledRole,
@@ -294,16 +293,9 @@ class _RunningBroker:
         if slave is not None:
             slave.start()
             metadata = self.components.metadata
-            is_classic = self.components.replica is None
-            self._periodic_tasks.start(
-                "copy metadata",
-                metadata_copy.INTERVAL_MS if is_classic else metadata_copy.SHORT_INTERVAL_MS,
-                metadata.copy,
-            )
+            self._periodic_tasks.start("copy metadata", metadata.interval_ms, metadata.copy)
         else:
             self._start_delivery_tasks()
-        if self.components.replica is not None:
-            topics.begin_role(self.components.replica.role.master_epoch)
         # A controller tells a slave who is master; name servers may know an older one.
         is_classic_slave = slave is not None and self.components.replica is None
         registration = Registration(

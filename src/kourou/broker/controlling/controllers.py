@@ -169,7 +169,12 @@ class Controllers:
         )
         body = encode_record(SyncStateSet(tuple(sorted(members)), set_epoch))
         command = request(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, header, body)
-        answer = await self._pool.request(await self._leading(), command, _TIMEOUT_S)
+        leader = await self._leading()
+        try:
+            answer = await self._pool.request(leader, command, _TIMEOUT_S)
+        except TransportError:
+            self._drop(leader)  # or it might be decided after the answers to later questions
+            raise
         self._check(answer)
         return _in_sync(answer.body)
 
@@ -220,6 +225,13 @@ class Controllers:
         answer = await self._pool.request(await self._leading(), command(), _TIMEOUT_S)
         self._check(answer)
         return answer
+
+    def _drop(self, address: str) -> None:
+        """Close the connection at once; what the controller has not read of it is lost."""
+        self.leader = ""
+        connection = self._pool.existing(address)
+        if connection is not None:
+            connection.abort("a proposal was not answered")
 
     def _check(self, answer: RemotingCommand) -> None:
         if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:

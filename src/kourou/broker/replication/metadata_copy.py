@@ -57,7 +57,11 @@ _TIMEOUT_S: Final = 10.0
 
 
 class MetadataCopy:
-    """Copies the tables of one master."""
+    """Copies the tables of one master.
+
+    Attributes:
+        interval_ms: how often `copy` is to be called.
+    """
 
     def __init__(
         self,
@@ -68,6 +72,8 @@ class MetadataCopy:
         pool: ConnectionPool,
     ) -> None:
         """Copy into these tables by connections of `pool`; nothing before `learn_address`."""
+        is_controlled = config.controller.enable_controller_mode
+        self.interval_ms: Final = SHORT_INTERVAL_MS if is_controlled else INTERVAL_MS
         self._own_topics = frozenset(topic.name for topic in system_topics(config))
         self._topics = topics
         self._groups = groups
