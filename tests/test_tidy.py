@@ -25,6 +25,7 @@ SHARDS = {
     "kourou.broker.controlling.role_decisions": "pure, beside the loops that act on it",
     "kourou.broker.controlling.power_cuts": "a file of its own, and what it tells",
     "kourou.broker.controlling.lease": "a timer with a rule of its own, beside the loops",
+    "kourou.cli.serve_controlled": "what only controller mode needs, beside a long start",
     "kourou.broker.controlled_broker": "operations of a role, beside a start and a stop",
     "kourou.console.exposition": "imported only if prometheus_client is installed",
     "kourou.http2.flood_credit": "a limit with state of its own, beside the protocol",

@@ -25,13 +25,13 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.controlling.switching_broker import SwitchingBroker
 from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker
-from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.cli.exits import INTERRUPTED, print_stderr
 from kourou.cli.machine import machine_addresses
 from kourou.cli.monitoring import ConsolePlan, console_url, start_console
 from kourou.cli.output import counted
 from kourou.cli.own_certificate import RENEWAL_INTERVAL_MS, OwnCertificate, with_certificate
 from kourou.cli.progress import RecoveryProgress
+from kourou.cli.serve_controlled import create_broker, obtain_id
 from kourou.cli.serve_grpc import GrpcPlan, metrics_reader, start_proxy
 from kourou.clock import Clock
 from kourou.disk import OsDisk
@@ -193,19 +193,10 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
             address = await namesrv.start()
             running.push_async_callback(namesrv.stop)
             config = replace(config, namesrv_addr=(format_address(reachable_address(address)),))
-        broker = _broker(config, disk, runtime)
-        registration_timeout_ms = FIRST_REGISTRATION_MS if plan.namesrv is None else OWN_NAMESRV_MS
-        progress = RecoveryProgress()
-        try:
-            await broker.start(
-                progress,
-                first_registration_ms=registration_timeout_ms,
-                is_namesrv_local=plan.namesrv is not None,
-            )
-        except OSError as error:
-            raise _unusable(plan.store_path, error) from error
-        finally:
-            progress.end()
+        broker = create_broker(config, disk, runtime)
+        if isinstance(broker, SwitchingBroker) and not await obtain_id(broker, stop):
+            return
+        await _start(broker, plan)
         running.push_async_callback(broker.stop)
         proxy = await start_proxy(plan.grpc, config, broker, runtime)
         if proxy is not None:
@@ -229,10 +220,20 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
         await stop.wait()
 
 
-def _broker(config: BrokerConfig, disk: OsDisk, runtime: Runtime) -> Broker | SwitchingBroker:
-    if not config.controller.enable_controller_mode:
-        return Broker(config, disk, runtime, KernelFlusher)
-    return SwitchingBroker(config, disk, runtime, KernelFlusher)
+async def _start(broker: Broker | SwitchingBroker, plan: Plan) -> None:
+    """Recover the store, showing the progress, and serve."""
+    registration_timeout_ms = FIRST_REGISTRATION_MS if plan.namesrv is None else OWN_NAMESRV_MS
+    progress = RecoveryProgress()
+    try:
+        await broker.start(
+            progress,
+            first_registration_ms=registration_timeout_ms,
+            is_namesrv_local=plan.namesrv is not None,
+        )
+    except OSError as error:
+        raise _unusable(plan.store_path, error) from error
+    finally:
+        progress.end()
 
 
 def with_self_signed(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:

@@ -21,7 +21,7 @@ SERVED: Final = (
 )
 """The supported features, as shown."""
 
-NOT_SERVED: Final = "replication, web console, access control"
+NOT_SERVED: Final = "web console, access control"
 """Features of RocketMQ that this version refuses, as shown."""
 
 

@@ -177,7 +177,7 @@ class SwitchingBroker:
         if self._config.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
             self._is_shortened = was_power_cut(self._disk, boot_id)
         note_boot(self._disk, boot_id)
-        self._identity = await self._obtain_identity()
+        await self.obtain_id()
         await self._begin(None, progress, first_registration_ms)
         self._tasks = [
             asyncio.create_task(self._repeat(self._poll, self._wait_poll), name="ask for the role"),
@@ -214,8 +214,24 @@ class SwitchingBroker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def last_failure(self) -> str:
+        """The reason of the last request that failed; empty after one that did not."""
+        return self._last_failure
+
+    async def obtain_id(self) -> None:
+        """Read the saved id, or apply for one until a controller assigns it; called by `start`.
+
+        May be cancelled: the next call repeats the application.
+
+        Raises:
+            ConfigError: the store belongs to another broker name.
+            CorruptRecordError, OSError: the file of the id cannot be read or written.
+        """
+        if self._identity is None:
+            self._identity = await self._obtain_identity()
+
     async def _obtain_identity(self) -> Identity:
-        """Return the saved id, or apply for one until a controller assigns it."""
         names = self._config.cluster_name, self._config.broker_name
         saved = read_identity(self._disk)
         if saved is not None:
