@@ -27,7 +27,7 @@ def test_a_broker_without_an_id_tells_what_it_waits_for_and_ends_on_ctrl_c(tmp_p
     assert process.returncode == 0
 
 
-def test_controller_mode_needs_a_controller_and_a_port(tmp_path: Path) -> None:
+def test_controller_mode_needs_a_controller_and_an_address(tmp_path: Path) -> None:
     serve = ("serve", "--store", str(tmp_path), "--no-console", "--namesrv-port", "0")
     alone = run_command(*serve, "--port", "0", environ={MODE: "true"})
     assert (alone.code, "must name a controller" in alone.err) == (2, True)
@@ -35,3 +35,6 @@ def test_controller_mode_needs_a_controller_and_a_port(tmp_path: Path) -> None:
     environ = {MODE: "true", "KOUROU_BROKER_CONTROLLER_ADDR": "127.0.0.1:1"}
     free = run_command(*serve, "--port", "0", environ=environ)
     assert (free.code, "port is 0; in controller mode" in free.err) == (2, True)
+
+    wide = run_command(*serve, "--port", "21911", "--listen", "0.0.0.0", environ=environ)  # noqa: S104
+    assert (wide.code, "set advertise" in wide.err) == (2, True)

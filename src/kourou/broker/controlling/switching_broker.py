@@ -46,6 +46,7 @@ from kourou.errors import (
     TransportError,
 )
 from kourou.metrics import Family
+from kourou.model.route import WILDCARD_HOSTS
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.controller.headers import register_check_code
 from kourou.protocol.topic_table import BrokerHeartbeatRequestHeader
@@ -86,6 +87,11 @@ class SwitchingBroker:
         """
         if not config.port:
             raise ConfigError("port is 0; in controller mode the controllers need the real port")
+        if config.advertise is None and config.listen in WILDCARD_HOSTS:
+            raise ConfigError(
+                f"listen is {config.listen!r}; in controller mode set advertise (brokerIP1) to the "
+                "address at which the other replicas reach this broker"
+            )
         self._config = config
         self._disk = disk
         self._runtime = runtime
