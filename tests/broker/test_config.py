@@ -36,6 +36,8 @@ OURS = {
     "vipPortEnable",
     "haAheadBytes",
     "haSlavesMax",
+    "controllerHeartbeatIntervalMs",
+    "controllerLeaseMs",
 }
 """Keys that RocketMQ does not have."""
 

@@ -149,6 +149,8 @@ def test_a_config_is_reported_in_rocketmqs_keys(golden: Callable[[str], Any]) ->
         "allAckInSyncStateSet",
         "brokerIP1",
         "checkSyncStateSetPeriod",
+        "controllerHeartBeatTimeoutMills",
+        "syncBrokerMetadataPeriod",
         "enableLmq",
         "enableMultiDispatch",
         "enablePropertyFilter",

@@ -39,8 +39,11 @@ VALUES = {
     "subscription": "*", "expression_type": "TAG", "sys_flag": "4", "max_msg_nums": "32",
     "suspend_timeout_millis": "1000", "stats_name": "TOPIC_PUT_NUMS", "stats_key": "T",
 }  # fmt: skip
-IGNORES_FIELDS = {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE}
-"""It is taken without effect."""
+IGNORES_FIELDS = {
+    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+}
+"""They are taken without regard to their fields."""
 
 
 class Served:

@@ -131,7 +131,7 @@ def test_start_screen_lists_features_and_next_steps(tmp_path: Path) -> None:
     assert " new, " in text
     assert "Acknowledged messages and messages that consumers receive are on disk" in text
     assert "On sends of all kinds, transactions," in text
-    assert "Off not supported: replication," in text
+    assert "Off not supported: web console," in text
     assert 'Next kourou send hello "first message" -n \'127.0.0.1:' in text
     assert rest.strip() == "Stopped; the store is closed."
 

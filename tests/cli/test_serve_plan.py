@@ -44,7 +44,6 @@ def refusal(directory: Path, text: str, **flags: object) -> str:
         ("aclEnable", "true"),
         ("authenticationEnabled", "true"),
         ("authorizationEnabled", "TRUE"),
-        ("enableControllerMode", "true"),
         ("enableDLegerCommitLog", "true"),
         ("enableSlaveActingMaster", "true"),
         ("duplicationEnable", "true"),
@@ -78,7 +77,7 @@ HARMLESS = """
 brokerRole=ASYNC_MASTER
 aclEnable=false
 authenticationEnabled=False
-enableControllerMode=
+enableControllerMode=false
 inSyncReplicas=1
 totalReplicas=1
 storeType=default

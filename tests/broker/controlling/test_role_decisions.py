@@ -1,4 +1,4 @@
-"""What a broker does about an answer of its controller."""
+"""Decisions of a broker about the answers of its controller."""
 
 from __future__ import annotations
 

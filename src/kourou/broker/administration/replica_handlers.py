@@ -31,7 +31,7 @@ from kourou.remoting.network import format_address, parse_address
 
 
 class ReplicaState(NamedTuple):
-    """What the requests read and change.
+    """State that the requests read and change.
 
     Attributes:
         ha_port: returns the port at which slaves copy the log; None if there is none.

@@ -1,4 +1,4 @@
-"""How long a master may serve after a controller has confirmed it."""
+"""The time for which a master may serve after a controller has confirmed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a replica may have less of the log than it has acknowledged.
+"""Detection of power cuts, after which a log may lack what its replica has acknowledged.
 
 With ASYNC_FLUSH a power cut removes what was not synced; a kill -9 removes nothing, since the page
 cache survives it. A file holds the id of the boot in which the store was last used: another id, and

@@ -1,4 +1,4 @@
-"""What a broker does about an answer of its controller. Pure.
+"""Decisions of a broker about the answers of its controller. Pure.
 
 A role belongs to an epoch: an answer with an older one is outdated. In one epoch the master does
 not change, only the in-sync set.
@@ -23,7 +23,7 @@ from kourou.broker.replication.controlled_role import ControlledRole
 
 
 class Decision(Enum):
-    """What to do about an answer."""
+    """Step that follows from an answer."""
 
     KEEP = auto()
     ELECT = auto()
