@@ -27,6 +27,8 @@ from tests.held_ports import held_ports
 REPLICAS: Final = 3
 TOPIC: Final = "T"
 CYCLES: Final = int(os.environ.get("KOUROU_CRASH_CYCLES", "1"))
+LOSSES: Final = ("killed", "stopped") if CYCLES > 1 else ("killed",)
+"""A short run leaves out what virtual time shows too; `make soak` does not."""
 WAIT_S: Final = 60
 """Limit of each wait; a new master serves some seconds after the loss of the old one."""
 
@@ -137,14 +139,14 @@ async def lose_masters(running: ReplicaProcesses, loss: str) -> set[bytes]:
             running.brokers[index] = await asyncio.to_thread(running.start, index)
         else:
             master.process.send_signal(signal.SIGCONT)
-        await asyncio.sleep(5)
+        await asyncio.sleep(2)
     sends.is_over = True
     await sending
     await asyncio.sleep(3)  # the slaves receive the rest
     return sends.acknowledged
 
 
-@pytest.mark.parametrize("loss", ["killed", "stopped"])
+@pytest.mark.parametrize("loss", LOSSES)
 def test_acknowledged_messages_survive_the_loss_of_masters(tmp_path: Path, loss: str) -> None:
     with held_ports(2 * REPLICAS) as ports:
         running = ReplicaProcesses(tmp_path, list(ports))
