@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +25,7 @@ from kourou.protocol.epoch_replication import (
     encode_slave_handshake,
     encode_transfer_head,
 )
+from tests.protocol.test_replication import pieces_of
 
 POSITIONS = st.integers(0, 2**63 - 1)
 CUTS = st.lists(st.integers(0, 1000), max_size=9)
@@ -46,12 +45,6 @@ def encoded_slave(frame: SlaveFrame) -> bytes:
 def encoded_transfer(transfer: EpochTransfer) -> bytes:
     position, epoch, confirm, data = transfer
     return encode_transfer_head(position, epoch, confirm, len(data)) + data
-
-
-def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
-    """Return the data in pieces, cut at these fractions of 1000."""
-    at = sorted({0, len(data), *(len(data) * cut // 1000 for cut in cuts)})
-    return [data[start:end] for start, end in pairwise(at)]
 
 
 def test_frames_have_the_bytes_of_java() -> None:
