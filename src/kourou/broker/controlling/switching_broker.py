@@ -30,10 +30,7 @@ from kourou.broker.controlling.lease import Lease
 from kourou.broker.controlling.power_cuts import note_boot, was_power_cut
 from kourou.broker.controlling.role_decisions import Decision, decide
 from kourou.broker.periodic_tasks import wait_woken
-from kourou.broker.replication.controlled_role import (
-    ControlledRole,
-    InSyncSet,
-)
+from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker, FlusherFactory
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import Disk
@@ -456,8 +453,6 @@ class SwitchingBroker:
         while True:
             try:
                 await step()
-            except (TransportError, RemoteError, ProtocolError) as error:
-                self._on_failure(error)
             except Exception as error:  # the broker must not stop to ask for its role
                 self._on_failure(error)
                 if not isinstance(error, KourouError | OSError):
