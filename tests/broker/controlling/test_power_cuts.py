@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.broker.controlling.power_cuts import note_boot, was_power_cut
+from kourou.broker.controlling.power_cuts import is_shortened, note_boot, was_power_cut
 from kourou.store.state.abort_file import remove_abort, write_abort
 from kourou.testing.disk import SimDisk
 
@@ -38,4 +38,17 @@ def test_the_boot_is_durable_when_the_store_opens() -> None:
     disk = used("one")
     note_boot(disk, "two")
     disk.crash()
+    assert not was_power_cut(disk, "two")
+
+
+def test_a_shortened_replica_stays_one_until_it_has_joined_again() -> None:
+    disk = used("one")
+    assert was_power_cut(disk, "two")
+    note_boot(disk, "two", shortened=True)
+    assert is_shortened(disk)
+    remove_abort(disk)
+    assert is_shortened(disk), "also after a clean end"
+
+    note_boot(disk, "two")
+    assert not is_shortened(disk)
     assert not was_power_cut(disk, "two")

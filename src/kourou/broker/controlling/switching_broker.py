@@ -27,7 +27,7 @@ from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.controlling.controllers import Controllers, Identity, ReplicaSet
 from kourou.broker.controlling.identity import apply_for_id, check_names, read_identity
 from kourou.broker.controlling.lease import Lease
-from kourou.broker.controlling.power_cuts import note_boot, was_power_cut
+from kourou.broker.controlling.power_cuts import is_shortened, note_boot, was_power_cut
 from kourou.broker.controlling.role_decisions import Decision, decide
 from kourou.broker.periodic_tasks import wait_woken
 from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet
@@ -177,9 +177,11 @@ class SwitchingBroker:
         """
         self._is_namesrv_local = is_namesrv_local
         boot_id = self._runtime.boot_id()
-        if self._config.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
-            self._is_shortened = was_power_cut(self._disk, boot_id)
-        note_boot(self._disk, boot_id)
+        loses_unsynced = self._config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+        self._is_shortened = is_shortened(self._disk) or (
+            loses_unsynced and was_power_cut(self._disk, boot_id)
+        )
+        note_boot(self._disk, boot_id, shortened=self._is_shortened)
         await self.obtain_id()
         await self._begin(None, progress, first_registration_ms)
         self._tasks = [
@@ -360,6 +362,8 @@ class SwitchingBroker:
         me = self._me.broker_id
         if self._is_shortened and found.master_id not in (None, me):
             self._is_shortened = me in found.in_sync.members
+            if not self._is_shortened:
+                note_boot(self._disk, self._runtime.boot_id())
 
     async def _elect(self) -> ReplicaSet:
         try:
