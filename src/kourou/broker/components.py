@@ -230,13 +230,17 @@ class Components:
 
     def _build_subscriptions(self) -> Subscriptions:
         context, filters = self.context, self.tables.filters
-        context.clients.on_emptied = filters.unregister
+        context.clients.on_emptied = self._forget_filters
         context.store.writer.set_bit_map_function(
             FilterBitMaps(context.live_config, filters, context.store)
         )
         return Subscriptions(
             context.clients, context.topics, filters, self.held_pulls, context.call_client
         )
+
+    def _forget_filters(self, group: str) -> None:
+        self.tables.filters.unregister(group)
+        self.popping.filters.remove_group(group)
 
     def _build_pulls(self) -> PullHandler:
         return PullHandler(

@@ -117,21 +117,24 @@ def test_number_of_filters_and_topics_is_bounded(monkeypatch: pytest.MonkeyPatch
 def test_members_that_pop_with_different_filters_are_reported_to_administrators() -> None:
     async def test(broker: SimulatedBroker) -> None:
         rig = PopRig(broker)
-        broker.connect("c", GROUP)
+        member = broker.connect("c", GROUP)
         await rig.pop(exp_type="TAG", exp="a")
         assert await report(broker) == ([], None)
         await PopRig(broker, 50_001).pop(exp_type="TAG", exp="b")
         (text,), groups = await report(broker)
         assert text.startswith(f"{TOPIC}: 'a' by ")
         assert groups == GROUP
+        broker.components.context.clients.unregister_consumer(member, GROUP)
+        assert await differing_groups(broker) is None, "filters of members that left differ from none"
+
+    async def differing_groups(broker: SimulatedBroker) -> Any:
+        info = await broker.ask(broker.handlers.stats.on_get_broker_runtime_info)
+        return decode_kv_table(info.body).get("kourouDifferingGroups")
 
     async def report(broker: SimulatedBroker) -> tuple[list[str], Any]:
-        handlers = broker.handlers
         header = GetConsumerConnectionListRequestHeader(GROUP)
         answer = await broker.ask(broker.admin.clients.on_get_consumer_connection_list, header)
-        info = await broker.ask(handlers.stats.on_get_broker_runtime_info)
-        table = decode_kv_table(info.body)
         differences = list(decode_consumer_connection(answer.body).differences)
-        return differences, table.get("kourouDifferingGroups")
+        return differences, await differing_groups(broker)
 
     run_with_broker(test, is_delivering=True)
