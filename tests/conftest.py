@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from tests import effort
+
 # A slow example on a busy machine is not a failure. `make soak` tests with more examples.
 settings.register_profile("kourou", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None, max_examples=1_000)
-settings.load_profile(os.environ.get("KOUROU_TEST_PROFILE", "kourou"))
+settings.load_profile(effort.PROFILE)
 
 # A shell starts background jobs with SIGINT ignored, and the tested commands would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

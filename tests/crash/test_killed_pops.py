@@ -28,6 +28,7 @@ from kourou.protocol.record.decode import decode_message
 from kourou.protocol.record.scan import split_records
 from kourou.store.tools.check import check_store
 from kourou.testing.process import Serving
+from tests.effort import some
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +141,7 @@ async def drain(serving: Serving, acked: set[bytes]) -> list[bytes]:
     return came
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("flush", some(["sync", "async"], 1))
 def test_no_message_is_lost_or_comes_back_after_kills(tmp_path: Path, flush: str) -> None:
     async def send(serving: Serving) -> None:
         async with Producer("senders", serving.namesrv) as producer:

@@ -15,7 +15,7 @@ from kourou.testing.process import Serving, run_command
 from tests.held_ports import held_ports
 from tests.replica_stores import log_of, pulled, queues_of, send, wait_equal
 
-CYCLES = int(os.environ.get("KOUROU_CRASH_CYCLES", "3"))
+CYCLES = int(os.environ.get("KOUROU_CRASH_CYCLES", "2"))
 MASTER_ENVIRON: Final = {"KOUROU_BROKER_BROKER_ROLE": "ASYNC_MASTER"}
 SLAVE_ENVIRON: Final = {
     "KOUROU_BROKER_BROKER_ROLE": "SLAVE",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FRAMES = 10_000
+FRAMES = 3_000
 
 
 @pytest.mark.slow

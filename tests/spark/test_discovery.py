@@ -12,22 +12,6 @@ import pytest
 import pyspark_rocketmq
 from kourou.spark.source import RocketMQDataSource
 
-PROGRAM = """
-from kourou.spark.sessions import local_session, register
-spark = local_session("neighbour")
-spark.sparkContext.setLogLevel("OFF")
-try:
-    spark.read.format("rocketmq").load()
-except Exception as error:
-    print("DATA_SOURCE_NOT_FOUND" in str(error))
-register(spark)
-try:
-    spark.read.format("rocketmq").load()
-except Exception as error:
-    print("nameServer is missing" in str(error))
-spark.stop()
-"""
-
 UNSET_PROGRAM = """
 import os
 from kourou.spark.sessions import local_session
@@ -61,23 +45,6 @@ def test_importing_the_module_never_raises(tmp_path: Path) -> None:
     assert done.stdout == "False\n"
     assert "pip install 'kourou[spark]'" in done.stderr
     assert "RuntimeError: broken" in done.stderr
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_failing_other_data_source_hides_the_source_until_it_is_registered(tmp_path: Path) -> None:
-    (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken')")
-
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=with_path(tmp_path),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-    )
-
-    assert done.stdout.splitlines() == ["True", "True"]
 
 
 @pytest.mark.spark

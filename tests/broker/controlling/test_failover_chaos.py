@@ -14,6 +14,7 @@ from kourou.model.message import Message
 from kourou.testing.loop import run_virtual
 from tests.broker.controlling.controlled_cluster import HOST, TOPIC, ControlledCluster
 from tests.broker.controlling.test_failover import Acknowledged, stored
+from tests.effort import some
 
 FAULTS = 10
 REPLICAS = 3
@@ -110,6 +111,6 @@ def run_chaos(seed: int) -> None:
     run_virtual(main())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", some(range(40), 3))
 def test_acknowledged_messages_survive_any_faults_on_all_replicas(seed: int) -> None:
     run_chaos(seed)

@@ -125,7 +125,9 @@ def test_members_that_pop_with_different_filters_are_reported_to_administrators(
         assert text.startswith(f"{TOPIC}: 'a' by ")
         assert groups == GROUP
         broker.components.context.clients.unregister_consumer(member, GROUP)
-        assert await differing_groups(broker) is None, "filters of members that left differ from none"
+        assert await differing_groups(broker) is None, (
+            "filters of members that left differ from none"
+        )
 
     async def differing_groups(broker: SimulatedBroker) -> Any:
         info = await broker.ask(broker.handlers.stats.on_get_broker_runtime_info)
