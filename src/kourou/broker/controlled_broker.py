@@ -12,6 +12,7 @@ from typing import Final
 from kourou.broker.components import Components
 from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet, LogState
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
+from kourou.errors import StoreError
 
 
 class ControlledBroker(ABC):
@@ -79,6 +80,22 @@ class ControlledBroker(ABC):
         """
         if self._keeper is not None:
             self._keeper.unfence()
+
+    def unfit_reason(self) -> str:
+        """Return why no message can be stored: the disk is full, failed, or does not end a sync.
+
+        Empty if messages can be stored.
+
+        Raises:
+            ClosedError: the broker is not started.
+        """
+        context = self.components.context
+        try:
+            context.store.writer.check_writable()
+        except StoreError as error:
+            return str(error)
+        late = context.commit.late_result()
+        return "" if late is None else late.reason
 
     def truncation_needed(self) -> asyncio.Future[int]:
         """Return a future that is done when a slave's log has an end that its master lacks.

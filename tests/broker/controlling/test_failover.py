@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -137,3 +138,57 @@ def test_a_master_without_its_controller_fences_itself_and_goes_on_when_that_is_
             assert len(acknowledged) == before + 3
 
     run(2, test)
+
+
+def full(cluster: ControlledCluster, index: int) -> None:
+    cluster.disks[index].free = 0
+
+
+def failing(cluster: ControlledCluster, index: int) -> None:
+    cluster.disks[index].fail_after(0, OSError(errno.EIO, "broken"), {"sync"})
+
+
+@pytest.mark.parametrize("fail", [full, failing])
+def test_master_that_cannot_store_is_replaced(
+    fail: Callable[[ControlledCluster, int], None],
+) -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        acknowledged: Acknowledged = {}
+        old = cluster.master()
+        assert old is not None
+        async with cluster.producer() as producer:
+            await send(producer, 10, acknowledged)
+            fail(cluster, old)
+            sending = asyncio.create_task(send(producer, 10, acknowledged))
+            await cluster.until(lambda: cluster.master() not in (old, None), timeout_s=15)
+            await sending
+            await send(producer, 10, acknowledged)
+            assert len(acknowledged) >= 20
+
+            cluster.disks[old].clear_faults()
+            cluster.disks[old].free = 1 << 40
+            await cluster.until(lambda: len(cluster.in_sync()) == 3, timeout_s=60)
+        await asyncio.sleep(1)
+        assert [acknowledged.items() <= stored(disk).items() for disk in cluster.disks] == [
+            True
+        ] * 3
+
+    run(3, test)
+
+
+def test_only_replica_stays_master_on_a_full_disk_and_stores_again_later() -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        acknowledged: Acknowledged = {}
+        cluster.disks[0].free = 0
+        await asyncio.sleep(10)
+        broker = cluster.brokers[0]
+        assert broker is not None
+        keeper = broker.components.keeper
+        assert keeper is not None
+        assert (cluster.master(), keeper.fence_reason) == (0, ""), "offsets can be committed"
+        cluster.disks[0].free = 1 << 40
+        async with cluster.producer() as producer:
+            await send(producer, 5, acknowledged)
+        assert len(acknowledged) == 5
+
+    run(1, test)

@@ -51,7 +51,7 @@ class Chaos:
         producing = asyncio.create_task(self.produce())
         faults: list[Callable[[], Awaitable[None]]] = [
             self.end_replica, self.end_replica, self.end_master, self.cut_replication,
-            self.lose_controller,
+            self.lose_controller, self.fill_disk,
         ]  # fmt: skip
         for _ in range(FAULTS):
             await asyncio.sleep(self.rng.random() * 4)
@@ -88,6 +88,12 @@ class Chaos:
         await self.cluster.stop_controller()
         await asyncio.sleep(self.rng.random() * 8)
         await self.cluster.start_controller()
+
+    async def fill_disk(self) -> None:
+        disk = self.cluster.disks[self.rng.randrange(REPLICAS)]
+        free, disk.free = disk.free, 0
+        await asyncio.sleep(self.rng.random() * 12)
+        disk.free = free
 
 
 def run_chaos(seed: int) -> None:

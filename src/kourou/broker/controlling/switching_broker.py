@@ -8,7 +8,9 @@
     lease ends    the master refuses and acknowledges nothing until it is confirmed again
 
 A master sends no heartbeats while it is not confirmed and the controller does not answer: if only
-one direction of the network is cut, the controller then elects another one.
+one direction of the network is cut, the controller then elects another one. A replica whose disk is
+full, has failed or does not end a sync sends none either, if the set has other members: the
+controller then elects one of these, or does not elect this one.
 
 Source: ReplicasManager.java, apache/rocketmq 5.5.0, which has no lease and changes roles in place.
 """
@@ -111,6 +113,8 @@ class SwitchingBroker:
         self._changing = asyncio.Lock()
         self._is_shortened = False  # the log may lack what it has acknowledged
         self._is_silent = False  # waits until the controller takes the broker for lost
+        self._members: frozenset[int] = frozenset()  # the in-sync set of the last answer
+        self._unfit_reason = ""  # why it leaves the role of the master to others
         self._learned: tuple[int, str] | None = None  # epoch and address of the slave's master
         self._last_failure = ""
         self._is_ended = False
@@ -324,11 +328,11 @@ class SwitchingBroker:
         await self._repair()
         asked_at_s, lease_from_s = self._loop.time(), self._lease.now_s()
         found = await self._ask()
-        self._is_confirmed = True
+        self._is_confirmed, self._members = True, found.in_sync.members
         self._note_shortened(found)
         decision = self._decide(found)
         self._is_silent = self._is_silent and decision is Decision.ELECT and bool(found.master_id)
-        if decision is Decision.ELECT and not self._is_shortened:
+        if decision is Decision.ELECT and not self._is_shortened and not self._check_fitness():
             lease_from_s = self._lease.now_s()
             found = await self._elect()
             decision = self._decide(found)
@@ -419,7 +423,7 @@ class SwitchingBroker:
         """Send a heartbeat; its answer renews the lease of a master."""
         if self._broker is None or not self._is_registered or not self._is_confirmed:
             return
-        if self._is_shortened or self._is_silent:
+        if self._is_shortened or self._is_silent or self._check_fitness():
             return
         rules, asked_at_s = self._config.controller, self._lease.now_s()
         epoch = 0 if self._role is None else self._role.master_epoch
@@ -440,6 +444,14 @@ class SwitchingBroker:
             self._lease.renew(asked_at_s)
             if self._lease.is_held:
                 self._current.unfence()
+
+    def _check_fitness(self) -> str:
+        """Return why other members of the in-sync set should be elected; empty if not."""
+        reason = self._current.unfit_reason() if self._members - {self._me.broker_id} else ""
+        if reason and not self._unfit_reason:
+            log.warning("controller.left_to_others reason=%s", reason)
+        self._unfit_reason = reason
+        return reason
 
     def _on_lease_ended(self) -> None:
         """Fence the master: another one may be elected soon."""
