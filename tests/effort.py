@@ -1,4 +1,4 @@
-"""How much a test tries: fewer cases in `make test` than in `make soak`."""
+"""Choice of the cases that a test tries: fewer in `make test` than in `make soak`."""
 
 from __future__ import annotations
 
