@@ -136,7 +136,10 @@ def _unless_fenced(path: FastPath, keeper: InSyncKeeper) -> FastPath:
 
 def _replica_state(components: Components) -> ReplicaState:
     master, replica = components.master, components.replica
-    state = ReplicaState(ha_port=lambda: None if master is None else master.port)
+    state = ReplicaState(
+        is_slave=components.slave is not None,
+        ha_port=lambda: None if master is None else master.port,
+    )
     if replica is None:
         return state
     return state._replace(

@@ -219,7 +219,15 @@ class ExchangeHAInfoResponseHeader:
     master_address: str | None = None
 
 
+@dataclass(slots=True)
+class ResetMasterFlushOffsetHeader:
+    """RESET_MASTER_FLUSH_OFFSET (908): the physical offset up to which the master is durable."""
+
+    master_flush_offset: Long | None = None
+
+
 SPECS: Final = (
+    RequestSpec(RequestCode.RESET_MASTER_FLUSH_OFFSET, ResetMasterFlushOffsetHeader),
     RequestSpec(
         RequestCode.EXCHANGE_BROKER_HA_INFO,
         ExchangeHAInfoRequestHeader,

@@ -369,6 +369,15 @@ class StoreWriter:
         """
         self._guard.check()
 
+    @property
+    def master_flushed_offset(self) -> int:
+        """The position in the checkpoint up to which the master was said to be durable."""
+        return self._checkpoint.value.master_flushed_offset
+
+    def set_master_flushed_offset(self, offset: int) -> None:
+        """Let the next `flush` write the position to the checkpoint."""
+        self._checkpoint.set_master_flushed(offset)
+
     def fill_ahead(self) -> None:
         """Write zeros ahead of the log if due, to speed up syncs; called after each `write`.
 

@@ -23,6 +23,7 @@ from kourou.protocol.brokers import (
     ExchangeHAInfoRequestHeader,
     ExchangeHAInfoResponseHeader,
     HARuntimeInfo,
+    ResetMasterFlushOffsetHeader,
 )
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request
@@ -304,6 +305,22 @@ def test_a_master_tells_where_its_log_is_copied() -> None:
         other = ExchangeHAInfoRequestHeader("127.0.0.1:1", 0, "127.0.0.1:1")
         await ask(cluster, request(RequestCode.EXCHANGE_BROKER_HA_INFO, other), SLAVE)
         assert slave_state(cluster.broker(SLAVE)).master_address == "127.0.0.1:10912"
+
+    run(test)
+
+
+def test_position_up_to_which_the_master_is_durable_is_kept_by_slaves_only() -> None:
+    async def test(cluster: Cluster) -> None:
+        header = ResetMasterFlushOffsetHeader(12345)
+        command = request(RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
+        for index in (MASTER, SLAVE):
+            assert (await ask(cluster, command, index)).code == ResponseCode.SUCCESS
+        await cluster.stop_broker(SLAVE)
+        await cluster.restart_broker(SLAVE)
+        status = RemotingCommand(RequestCode.GET_BROKER_HA_STATUS)
+        kept = decode_record(HARuntimeInfo, (await ask(cluster, status, SLAVE)).body)
+        assert kept.ha_client_runtime_info.master_flush_offset == 12345
+        assert cluster.broker(MASTER).store.writer.master_flushed_offset == 0
 
     run(test)
 

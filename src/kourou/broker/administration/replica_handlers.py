@@ -4,10 +4,13 @@
                                         none may here
     906   EXCHANGE_BROKER_HA_INFO       of a master: where slaves copy its log. The form that names
                                         another master has no effect: it serves acting masters
+    908   RESET_MASTER_FLUSH_OFFSET     of a slave: stores the position for `haStatus`, and for Java
+                                        on the same store. Kourou's slaves do not use it
     1007  GET_BROKER_EPOCH_CACHE        the epochs of the log; 1 outside of controller mode
     1008  NOTIFY_BROKER_ROLE_CHANGED    asks the controller at once who is master
 
-Source: AdminBrokerProcessor.exchangeBrokerHaInfo, getBrokerEpochCache, notifyBrokerRoleChanged,
+Source: AdminBrokerProcessor.exchangeBrokerHaInfo, resetMasterFlushOffset,
+getBrokerEpochCache, notifyBrokerRoleChanged,
 apache/rocketmq 5.5.0.
 """
 
@@ -20,7 +23,11 @@ from kourou.broker.advertised import advertised_address
 from kourou.broker.context import BrokerContext
 from kourou.errors import RemoteSystemError
 from kourou.model.epochs import POSITION_MAX, EpochList
-from kourou.protocol.brokers import ExchangeHAInfoRequestHeader, ExchangeHAInfoResponseHeader
+from kourou.protocol.brokers import (
+    ExchangeHAInfoRequestHeader,
+    ExchangeHAInfoResponseHeader,
+    ResetMasterFlushOffsetHeader,
+)
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.controller.headers import EpochEntry, EpochEntryCache
@@ -34,11 +41,13 @@ class ReplicaState(NamedTuple):
     """State that the requests read and change.
 
     Attributes:
+        is_slave: whether the broker copies the log of a master.
         ha_port: returns the port at which slaves copy the log; None if there is none.
         epochs: of a broker in controller mode: returns the epochs of its log, and its id.
         ask_role: of a broker in controller mode: asks the controller soon who is master.
     """
 
+    is_slave: bool
     ha_port: Callable[[], int | None]
     epochs: Callable[[], tuple[EpochList, int]] | None = None
     ask_role: Callable[[], None] | None = None
@@ -49,7 +58,7 @@ class ReplicaHandlers:
 
     def __init__(self, context: BrokerContext, state: ReplicaState) -> None:
         self._config = context.config
-        self._reader = context.store.reader
+        self._reader, self._writer = context.store.reader, context.store.writer
         self._state = state
 
     def table(self) -> dict[int, Handler]:
@@ -57,6 +66,7 @@ class ReplicaHandlers:
         return {
             RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: _accept,
             RequestCode.EXCHANGE_BROKER_HA_INFO: self.on_exchange_broker_ha_info,
+            RequestCode.RESET_MASTER_FLUSH_OFFSET: self.on_reset_master_flush_offset,
             RequestCode.GET_BROKER_EPOCH_CACHE: self.on_get_broker_epoch_cache,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.on_notify_broker_role_changed,
         }
@@ -74,6 +84,13 @@ class ReplicaHandlers:
             master_address=address,
         )
         return response(request.command, header=header)
+
+    def on_reset_master_flush_offset(self, request: Request) -> RemotingCommand:
+        """Serve 908; as in Java, no effect on a master."""
+        offset = request.command.header(ResetMasterFlushOffsetHeader).master_flush_offset
+        if self._state.is_slave and offset is not None:
+            self._writer.set_master_flushed_offset(offset)
+        return response(request.command)
 
     def on_get_broker_epoch_cache(self, request: Request) -> RemotingCommand:
         """Serve 1007."""

@@ -123,6 +123,7 @@ class ReplicationSlave:
             max_offset=self._writer.appended_position,
             last_read_timestamp=read_at_ms,
             last_write_timestamp=sent_at_ms,
+            master_flush_offset=self._writer.master_flushed_offset,
         )
         return HARuntimeInfo(ha_client_runtime_info=client)
 

@@ -1,4 +1,4 @@
-"""Acting masters, static topics, RocksDB, cold reads, broker containers: requests to brokers.
+"""Static topics, RocksDB, cold reads, broker containers: requests to brokers.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header;
 TopicQueueMappingInfo.java, TopicQueueMappingDetail.java, LogicQueueMappingItem.java,
@@ -15,13 +15,6 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.fields import Long
 from kourou.protocol.request_spec import PROPERTIES_CODEC, TEXT_CODEC, RequestSpec, record_codec
 from kourou.protocol.topics import CreateTopicRequestHeader
-
-
-@dataclass(slots=True)
-class ResetMasterFlushOffsetHeader:
-    """RESET_MASTER_FLUSH_OFFSET (908): the physical offset up to which the master is durable."""
-
-    master_flush_offset: Long
 
 
 @dataclass(slots=True)
@@ -164,7 +157,6 @@ class ColdDataFlowCtrInfo:
 
 
 SPECS: Final = (
-    RequestSpec(RequestCode.RESET_MASTER_FLUSH_OFFSET, ResetMasterFlushOffsetHeader),
     RequestSpec(
         RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
         CreateTopicRequestHeader,

@@ -206,6 +206,10 @@ class CheckpointWriter:
         if at_ms != self.value.index_at_ms:
             self.value = self.value._replace(index_at_ms=at_ms)
 
+    def set_master_flushed(self, offset: int) -> None:
+        """Record the position up to which the master is said to be durable."""
+        self.value = self.value._replace(master_flushed_offset=offset)
+
     def _set_queues_durable(self, last: AppendedRecord) -> None:
         self.value = self.value._replace(
             queues_at_ms=max(self.value.queues_at_ms, last.store_at_ms),
