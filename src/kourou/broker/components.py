@@ -186,6 +186,7 @@ class Components:
             random=random,
             offload=runtime.offload,
             store=store,
+            is_as_left=store.recovery.was_clean and self.replica is None,
             commit=commit,
             stats=BrokerStats(config.cluster_name, steady_ms()),
             later=DeferredReplies(),

@@ -37,6 +37,8 @@ class BrokerContext:
         random: chooses queues where clients did not, and other random values.
         offload: runs blocking calls off the event loop.
         store: stores the messages.
+        is_as_left: whether the files of pops, timers and levels count all that the log has: not
+            after a kill, and not where another master may have continued the log.
         commit: appends, writes and syncs records.
         stats: counters of all components.
         later: answers requests that have to wait, each in a task.
@@ -56,6 +58,7 @@ class BrokerContext:
     random: Random
     offload: Offload
     store: MessageStore
+    is_as_left: bool
     commit: GroupCommit
     stats: BrokerStats
     later: DeferredReplies

@@ -200,3 +200,38 @@ def test_closing_waits_a_second_for_copies_and_answers_all(flush: FlushDiskType)
         assert loop.time() - began_s < 0.6
 
     run(test, flush)
+
+
+@FLUSH_MODES
+def test_puts_of_the_broker_wait_for_what_is_confirmed_without_a_timeout(
+    flush: FlushDiskType,
+) -> None:
+    async def test(bench: Bench) -> None:
+        bench.commit.confirmed_position = lambda stored: min(stored, max(bench.copied, 0))
+        bench.put(copies=False)
+        bench.put()
+        bench.put(copies=False)
+        await asyncio.sleep(5)
+        assert bench.statuses == [PutStatus.FLUSH_SLAVE_TIMEOUT], "only that of the client"
+        assert bench.arrivals == []
+        bench.copy()
+        await asyncio.sleep(0.1)
+        assert bench.statuses[1:] == [PutStatus.OK] * 2
+        assert len(bench.arrivals) == 3
+        assert bench.commit.pending_puts[0] == 0
+
+    run(test, flush)
+
+
+@FLUSH_MODES
+def test_a_stop_ends_the_puts_of_the_broker_that_are_not_confirmed(flush: FlushDiskType) -> None:
+    async def test(bench: Bench) -> None:
+        bench.commit.confirmed_position = lambda _stored: 0
+        bench.put(copies=False)
+        await asyncio.sleep(1)
+        bench.flusher.release()
+        await bench.commit.close()
+        assert bench.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
+        bench.commit.dispatch_rest()
+
+    run(test, flush)

@@ -200,6 +200,7 @@ class DelayDelivery:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._store = context.store
+        self._is_as_left = context.is_as_left
         self._topics = context.topics
         self._commit = context.commit
         self._stats = context.stats
@@ -237,7 +238,7 @@ class DelayDelivery:
         for level in self._levels:
             self._clamp(level)
         self._is_started = True
-        if self._store.recovery.last_run.was_clean:
+        if self._is_as_left:
             self.deliver_due()
             return
         for level in self._levels:

@@ -229,10 +229,9 @@ class Popping:
         context, offsets = self._context, self._offsets
         positions = offsets.loaded_positions
         offsets.revived_position = lambda: self.revives.revived_position
-        was_clean = context.store.recovery.last_run.was_clean
         # After a clean stop, a revived message may not be counted in the revive offsets yet.
         has_uncounted = positions is not None and positions[1] < positions[0]
-        if not was_clean or has_uncounted:
+        if not context.is_as_left or has_uncounted:
             await self._complete_offsets(positions)
         if positions is None:
             await offsets.save_position()  # for the next start

@@ -45,6 +45,7 @@ class TimerStorage:
     def __init__(self, context: BrokerContext, counts: TimerCounts) -> None:
         self._disk = context.disk
         self._store = context.store
+        self._is_as_left = context.is_as_left
         self._commit = context.commit
         self._config = context.live_config
         self._counts = counts
@@ -79,7 +80,7 @@ class TimerStorage:
     def _open(self) -> TimerFiles:
         config, run = self._config.current, self._store.recovery.last_run
         files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
-        self._is_recount_due = not run.was_clean or files.check.scan_from is None
+        self._is_recount_due = not self._is_as_left or files.check.scan_from is None
         topic_end = self._store.reader.max_offset(TIMER_TOPIC, 0)
         reason = files.rebuild_reason(topic_end, was_kourou=run.was_kourou)
         if reason is not None:
@@ -90,7 +91,7 @@ class TimerStorage:
             return self._rebuilt("files of the timer log are missing")
         segment_bytes = config.store.commitlog_segment_bytes
         scan_from = files.scan_from
-        if scan_from is None and not run.was_clean:
+        if scan_from is None and not self._is_as_left:
             since_ms = files.read_at_ms - PRECISION_MS
             scan_from = position_before(self._disk, segment_bytes, since_ms)
         if scan_from is not None and scan_from < self._store.reader.written_position:

@@ -1,7 +1,9 @@
 """Puts whose records are stored here, and are acknowledged when slaves have them as well.
 
-A put that gets its copies too late is answered with FLUSH_SLAVE_TIMEOUT: its records are stored and
-visible, on fewer brokers than configured. Time counts from the append, as for the sync.
+A put of a client that gets its copies too late is answered with FLUSH_SLAVE_TIMEOUT: its records
+are stored, on fewer brokers than configured. Time counts from the append, as for the sync. A put of
+the broker itself (`Waiter.waits_for_copies` is false) waits until it has them: it is here only in
+controller mode, where a slave that does not keep up leaves the set.
 
 Source: CommitLog.handleDiskFlushAndHA, GroupTransferService, apache/rocketmq 5.5.0.
 """
@@ -14,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kourou.broker.writing.put import PendingPuts, PutStatus, Waiter
+from kourou.broker.writing.put import PendingPuts, PutResult, PutStatus, Waiter
 
 _DRAIN_S: Final = 1.0
 """How long `close` waits for copies."""
@@ -107,15 +109,26 @@ class CopyWaits:
         if not self._waiters:
             self._emptied.set()
         elif self._timer is None:
-            due_s = self._waiters[0].deadline_s + self._later_s
-            self._timer = self._loop.call_at(due_s, self._expire)
+            first = next((one for one in self._waiters if one.waits_for_copies), None)
+            if first is not None:
+                due_s = first.deadline_s + self._later_s
+                self._timer = self._loop.call_at(due_s, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        while self._waiters and self.is_late(self._waiters[0]):
-            self._give_up(self._waiters.popleft())
+        waiters, patient = self._waiters, list[Waiter]()
+        while waiters and (not waiters[0].waits_for_copies or self.is_late(waiters[0])):
+            waiter = waiters.popleft()
+            if waiter.waits_for_copies:
+                self._give_up(waiter)
+            else:
+                patient.append(waiter)
+        waiters.extendleft(reversed(patient))
         self._schedule()
 
     def _give_up(self, waiter: Waiter) -> None:
         self._pending.remove(waiter)
-        self.late(waiter)
+        if waiter.waits_for_copies:
+            self.late(waiter)
+        else:
+            waiter.answer(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._rule.reason))

@@ -14,7 +14,9 @@ messages that are ready for them, once a turn of the event loop and again when a
 With `wait_for_copies`, puts of clients are answered only when slaves have the records too
 (`copy_waits.py`). Only synced records are sent to slaves. In controller mode, records are also
 dispatched only up to the confirm offset: what all members of the in-sync set have, so that
-consumers see nothing that a failover could remove.
+consumers see nothing that a failover could remove. Puts of the broker itself then wait for it too:
+what follows from them, such as the answer to an acknowledgement or a check of a transaction, must
+not be undone by a failover either.
 
 With ASYNC_FLUSH the chain does not contain the sync, which follows within `flush_interval_ms`.
 
@@ -442,7 +444,7 @@ class GroupCommit:
         for waiters in (self._late, self._unsynced):
             while waiters and waiters[0].end <= stored:
                 waiter = waiters.popleft()
-                if copies is not None and waiter.waits_for_copies:
+                if copies is not None and (waiter.waits_for_copies or self.confirmed_position):
                     copies.add(waiter)
                 else:
                     self._pending.remove(waiter)

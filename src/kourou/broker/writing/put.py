@@ -92,8 +92,9 @@ class Waiter(Protocol):
             producer's connection; records that the broker itself stores have none.
         waits_for_sync: whether `stored` is called when the records are synced, else when they are
             written.
-        waits_for_copies: whether it is then called only when enough slaves have the records, if the
-            broker is configured so.
+        waits_for_copies: whether it is then called only when enough slaves have the records, or
+            `late`, if the broker is configured so. In controller mode, records of the broker itself
+            wait for that as well, without a time-out.
         deadline_s: loop time at which `late` is called.
         puts: number of puts.
         size: bytes of all records.
