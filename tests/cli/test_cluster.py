@@ -263,6 +263,7 @@ def test_wrong_setting_of_the_brokers_ends_the_start(tmp_path: Path) -> None:
         (("--brokers", "0"), 2, "--brokers is 0; it must be 1 to 26"),
         (("--brokers", "1", "--replicas", "9"), 2, "--replicas is 9; it must be 1 to 5"),
         (("--brokers", "1", "--namesrvs", "0"), 2, "--namesrvs is 0; it must be 1 to 9"),
+        (("--brokers", "1", "--controllers", "10"), 2, "--controllers is 10; it must be 0 to 9"),
         (("--brokers", "1", "--config", "none.conf"), 2, "--config none.conf is not a file"),
         ((), 2, "has no cluster yet: add --brokers"),
     ],
@@ -274,6 +275,63 @@ def test_wrong_option_is_refused(
 
     assert (outcome.code, text in outcome.err) == (code, True), outcome.err
     assert not (tmp_path / "c" / "cluster.json").exists()
+
+
+def test_several_controllers_without_etcd_are_refused(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    wanted = ("--brokers", "1", "--controllers", "3")
+
+    outcome = command("cluster", "--dir", str(tmp_path / "c"), *wanted, "--namesrv-port", "0")
+
+    assert outcome.code == 2
+    assert "install it (Debian's package etcd-server), or --controllers 1" in outcome.err
+    assert not (tmp_path / "c" / "cluster.json").exists()
+
+
+def test_cluster_whose_etcd_is_no_longer_installed_is_refused(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    directory = ClusterDirectory(tmp_path)
+    with directory.locked():
+        directory.settle(
+            {"brokers": 1, "controllers": 3},
+            lambda shape: create_topology(shape, 0, lambda _: True, Random(0), has_etcd=True),
+        )
+
+    outcome = command("cluster", "--dir", str(tmp_path))
+
+    assert outcome.code == 2
+    assert f"the cluster in {tmp_path} needs the program etcd" in outcome.err
+
+
+def test_master_is_elected_and_again_after_a_kill(tmp_path: Path) -> None:
+    words = ("--brokers", "1", "--replicas", "2", "--controllers", "1")
+    without_etcd = {"PATH": str(tmp_path)}
+    with LocalCluster(tmp_path, *words, environ=without_etcd) as cluster:
+        ready = cluster.ready()
+        before = asyncio.run(send(ready["namesrv"], "orders", 10, "before"))
+        os.kill(cluster.pids["broker-a-1"], signal.SIGKILL)
+        elected = cluster.wait("master.elected")
+        after = asyncio.run(send(ready["namesrv"], "orders", 10, "after"))
+        code = cluster.stop()
+
+    roles = [(m["child"], m["role"], m["id"]) for m in ready["members"]]
+    assert roles == [
+        ("namesrv-1", "namesrv", None),
+        ("controller-1", "controller", None),
+        ("broker-a-1", "master", 1),
+        ("broker-a-2", "slave", 2),
+    ]
+    assert elected["epoch"] > 1, "also a master that is back soon gets another epoch"
+    assert (before.total(), after.total(), code) == (10, 10, 0)
+    ends = [one["child"] for one in cluster.of("child.ended")][1:]
+    assert ends[0] == elected["child"], "the master stops first"
+    assert sorted(ends[:2]) == ["broker-a-1", "broker-a-2"]
+    assert ends[2:] == ["controller-1", "namesrv-1"]
+    assert cluster.of("master.elected")[-1] == elected, "nobody is elected during the stop"
 
 
 def test_directory_is_required(command: Command) -> None:
@@ -340,6 +398,7 @@ def test_screen_fits_80_columns_with_short_paths() -> None:
     ]
     lines = screen_lines(
         {"version": "0.1.0", "directory": "/srv/c", "namesrv": topology.namesrv}
+        | {"controllers": None}
         | {"replicas": 2, "in_sync_replicas": 2, "flush_disk_type": "SYNC_FLUSH"}
         | {"members": members}
     )
@@ -360,6 +419,6 @@ def test_screen_fits_80_columns_with_short_paths() -> None:
     ],
 )
 def test_promise_follows_copies_and_flush_mode(replicas: int, flush: str, text: str) -> None:
-    ready = {"replicas": replicas, "in_sync_replicas": min(replicas, 2)}
+    ready = {"replicas": replicas, "in_sync_replicas": min(replicas, 2), "controllers": None}
 
     assert text in promise_text(ready | {"flush_disk_type": f"{flush}_FLUSH"})

@@ -39,6 +39,7 @@ class Rig:
     def __init__(self, disk: Disk | None = None, **options: int) -> None:
         self.disk = disk or SimDisk()
         config = LiveConfig(ControllerConfig(**options))  # type: ignore[arg-type]  # integers
+        self.config = config
         self.store = FileStore(self.disk, call_directly, LEASE_MS)
         self.store.open()
         self.elections = Elections(self.store, config, steady_ms, self._on_elected)
@@ -376,5 +377,22 @@ def test_removal_in_doubt_is_repeated_and_refuses_nothing() -> None:
             await asyncio.sleep(0.6)
             assert rig.beat(1).code == 2010
             assert rig.elections.refusals == []
+
+    run(test())
+
+
+def test_paused_controller_replaces_no_master_until_it_goes_on() -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.create(PAIR)
+            rig.config.change({"electionsPaused": "true"})
+            masters = []
+            for _ in range(2):
+                for _ in range(10):
+                    rig.beat(2)
+                    await asyncio.sleep(1)
+                masters.append((await rig.state()).master_broker_id)
+                rig.config.change({"electionsPaused": "false"})
+            assert masters == [1, 2]
 
     run(test())

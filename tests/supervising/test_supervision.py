@@ -186,3 +186,15 @@ def test_any_history_ends_with_all_processes_running_or_none(seed: int) -> None:
 
     assert alive == (set() if found.is_stopping else {"ns", "a", "a-1"})
     assert found.is_ended == found.is_stopping
+
+
+def test_chosen_processes_stop_before_all_others() -> None:
+    found = running()
+    found.stop(["a-1"])
+    orders = [found.due(60)]
+    for name in ("a-1", "a", "ns"):
+        found.on_end(name, 61)
+        orders.append(found.due(61))
+
+    assert orders == [[(STOP, "a-1")], [(STOP, "a")], [(STOP, "ns")], []]
+    assert found.is_ended

@@ -17,7 +17,7 @@ from kourou.supervising import supervisor as module
 from kourou.supervising.directory import ClusterDirectory
 from kourou.supervising.supervision import Patience
 from kourou.supervising.supervisor import Supervisor
-from kourou.supervising.topology import Shape, create_topology
+from kourou.supervising.topology import Role, Shape, create_topology
 
 SERVER: Final = """
 import os, signal, sys
@@ -26,6 +26,8 @@ os.write(1, b"ready\\n")
 os.read(0, 1)
 """
 """Says that it serves; ends with exit code 0 by SIGTERM or when stdin ends."""
+ETCD: Final = "import os; os.write(1, b'ready\\n'); os.read(0, 1)"
+"""Serves, and ends by SIGTERM."""
 FAILING: Final = "import sys; sys.exit('Error: no disk')"
 REFUSING: Final = "import sys; print('Error: wrong setting', file=sys.stderr); sys.exit(2)"
 DEAF: Final = SERVER.replace("lambda *_: os._exit(0)", "signal.SIG_IGN")
@@ -37,11 +39,19 @@ OnEvent = Callable[[Supervisor, str, Mapping[str, Any]], None]
 
 
 def run(
-    path: Path, monkeypatch: pytest.MonkeyPatch, program: str, on_event: OnEvent, replicas: int = 1
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    on_event: OnEvent,
+    replicas: int = 1,
+    controllers: int = 0,
 ) -> tuple[list[str], list[Event], Supervisor]:
     """Supervise one broker until `on_event` stops it; return what was unclean, and the events."""
     monkeypatch.setattr(module, "KOUROU", (sys.executable, "-S", "-E", "-c", program))
-    topology = create_topology(Shape(brokers=1, replicas=replicas), 0, lambda _: True, Random(1))
+    etcd = (sys.executable, "-S", "-E", "-c", ETCD)
+    monkeypatch.setattr(module, "ETCD_CHILD", etcd)
+    shape = Shape(brokers=1, replicas=replicas, controllers=controllers)
+    topology = create_topology(shape, 0, lambda _: True, Random(1), has_etcd=True)
     events: list[Event] = []
 
     async def main() -> tuple[list[str], Supervisor]:
@@ -49,7 +59,12 @@ def run(
             events.append((event, fields))
             on_event(found, event, fields)
 
-        found = Supervisor(topology, directory, report, patience=QUICK)
+        async def last_replica() -> list[str]:
+            events.append(("", {}))
+            return list(topology.names(Role.REPLICA)[-1:])
+
+        before_stop = last_replica if controllers else None
+        found = Supervisor(topology, directory, report, patience=QUICK, before_stop=before_stop)
         on_event(found, "", {})
         async with asyncio.timeout(TIMEOUT_S):
             return await found.run(), found
@@ -70,6 +85,25 @@ def test_processes_stop_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert unclean == []
     ends = [fields["child"] for event, fields in events if event == "child.ended"]
     assert ends == ["broker-a", "broker-a-1", "namesrv-1"]
+
+
+def test_chosen_master_stops_first_and_the_controllers_after_the_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop_when_ready(found: Supervisor, event: str, _: Mapping[str, Any]) -> None:
+        if event == "cluster.ready":
+            found.stop()
+
+    unclean, events, _ = run(
+        tmp_path, monkeypatch, SERVER, stop_when_ready, replicas=2, controllers=1
+    )
+
+    assert unclean == []
+    starts = [fields["child"] for event, fields in events if event == "child.started"]
+    assert starts[2:] == ["controller-1", "broker-a-1", "broker-a-2"]
+    ends = [fields.get("child") for event, fields in events if event in ("", "child.ended")]
+    assert ends[:4] == [None, "broker-a-2", "broker-a-1", "controller-1"]
+    assert set(ends[4:]) == {"etcd", "namesrv-1"}
 
 
 def test_killed_process_is_started_again_and_the_state_is_saved(

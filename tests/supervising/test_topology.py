@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from kourou.errors import AddressInUseError, UsageError
+from kourou.supervising.member_options import member_options
 from kourou.supervising.topology import (
     Role,
     Shape,
@@ -16,7 +17,6 @@ from kourou.supervising.topology import (
     create_topology,
     decode_topology,
     encode_topology,
-    member_options,
 )
 
 
@@ -78,6 +78,7 @@ def test_port_of_the_name_server_in_use_is_refused() -> None:
         ({"brokers": 27}, "--brokers is 27; it must be 1 to 26"),
         ({"brokers": 1, "replicas": 0}, "--replicas is 0; it must be 1 to 5: it counts the copies"),
         ({"brokers": 1, "namesrvs": 10}, "--namesrvs is 10; it must be 1 to 9"),
+        ({"brokers": 1, "controllers": 10}, "--controllers is 10; it must be 0 to 9: 0 means"),
     ],
 )
 def test_number_out_of_range_is_refused(numbers: dict[str, int], text: str) -> None:
@@ -108,6 +109,80 @@ def test_master_with_slaves_waits_for_as_many_copies_as_it_can_count(
     assert slave["KOUROU_BROKER_HA_MASTER_ADDRESS"] == f"127.0.0.1:{port}"
 
 
+def controlled(controllers: int = 3, *, has_etcd: bool = True) -> Topology:
+    shape = Shape(brokers=2, replicas=2, controllers=controllers)
+    return create_topology(shape, 9876, lambda _: True, Random(1), has_etcd=has_etcd)
+
+
+def test_controllers_decide_the_roles_of_replicas() -> None:
+    found = controlled()
+
+    assert [(m.name, m.role.value, m.broker, m.broker_id) for m in found.members] == [
+        ("namesrv-1", "namesrv", "", 0),
+        ("etcd", "etcd", "", 0),
+        ("controller-1", "controller", "", 0),
+        ("controller-2", "controller", "", 0),
+        ("controller-3", "controller", "", 0),
+        ("broker-a-1", "replica", "broker-a", 1),
+        ("broker-a-2", "replica", "broker-a", 2),
+        ("broker-b-1", "replica", "broker-b", 1),
+        ("broker-b-2", "replica", "broker-b", 2),
+    ]
+    ports = sorted(port for member in found.members for port in member.ports)
+    assert all(later - port >= 4 for port, later in pairwise(ports))
+    assert decode_topology(encode_topology(found)) == found
+    settings = settings_of(found, "broker-b-2")
+    assert settings["KOUROU_BROKER_CONTROLLER_ADDR"] == found.controllers
+    assert found.controllers.count("127.0.0.1:") == 3
+    assert "KOUROU_BROKER_BROKER_ID" not in settings
+
+
+def test_replicas_start_in_the_order_of_their_ids_until_they_have_them() -> None:
+    found = controlled()
+    servers = ("namesrv-1", "etcd"), ("controller-1", "controller-2", "controller-3")
+    first, second = ("broker-a-1", "broker-b-1"), ("broker-a-2", "broker-b-2")
+    brokers = tuple(member.name for member in found.members if member.broker)
+
+    assert found.start_groups(in_order=True) == [*servers, first, second]
+    assert found.start_groups(in_order=False) == [*servers, brokers]
+    assert [group for group in found.stop_groups() if group] == [brokers, servers[1], servers[0]]
+
+
+def test_several_controllers_need_etcd() -> None:
+    with pytest.raises(UsageError, match=r"--controllers 3 needs .* package etcd-server\), or "):
+        controlled(has_etcd=False)
+
+
+@pytest.mark.parametrize("has_etcd", [False, True])
+def test_controller_has_its_state_in_etcd_where_it_is_installed(*, has_etcd: bool) -> None:
+    found = controlled(1, has_etcd=has_etcd)
+    (controller,) = found.of_role(Role.CONTROLLER)
+    words, _ = member_options(found, controller, "/d", "x.conf")
+
+    place = [f"http://{etcd.address}" for etcd in found.of_role(Role.ETCD)]
+    assert words[1:3] == (["--etcd", *place] if has_etcd else ["--file", "/d"])
+    assert "x.conf" not in words
+
+
+@pytest.mark.parametrize(("replicas", "least"), [(1, "1"), (2, "1"), (3, "2"), (5, "2")])
+def test_in_sync_set_has_two_members_unless_it_could_not_lose_one(
+    replicas: int, least: str
+) -> None:
+    shape = Shape(brokers=1, replicas=replicas, controllers=1)
+    found = create_topology(shape, 0, lambda _: True, Random(1))
+
+    assert settings_of(found, "broker-a-1")["KOUROU_BROKER_MIN_IN_SYNC_REPLICAS"] == least
+
+
+def test_file_of_a_cluster_without_controllers_is_read() -> None:
+    found = json.loads(encode_topology(topology()))
+    del found["controllers"]
+    for member in found["members"]:
+        del member["peer_port"]
+
+    assert decode_topology(json.dumps(found)) == topology()
+
+
 def test_brokers_register_with_all_name_servers() -> None:
     found = topology()
     words, _ = member_options(found, found.members[2], "/d", "x.conf")
@@ -129,6 +204,7 @@ def test_topology_survives_its_file() -> None:
         {"version": 2},
         {"brokers": 3},
         {"brokers": 0},
+        {"controllers": 1},
         {"members": []},
         {"members": [{"name": "x"}]},
         {"members": [{"role": "king"}]},

@@ -86,6 +86,14 @@ class AdminClient(Blocking[AsyncAdminClient]):
     runtime_info = blocking_method(AsyncAdminClient.runtime_info)
     update_broker_config = blocking_method(AsyncAdminClient.update_broker_config)
 
+    # Controllers
+    broker_epochs = blocking_method(AsyncAdminClient.broker_epochs)
+    broker_sets = blocking_method(AsyncAdminClient.broker_sets)
+    controller_leader = blocking_method(AsyncAdminClient.controller_leader)
+    elect_master = blocking_method(AsyncAdminClient.elect_master)
+    remove_replicas = blocking_method(AsyncAdminClient.remove_replicas)
+    update_controller_config = blocking_method(AsyncAdminClient.update_controller_config)
+
     # Name servers
     add_write_perm = blocking_method(AsyncAdminClient.add_write_perm)
     kv_delete = blocking_method(AsyncAdminClient.kv_delete)

@@ -50,6 +50,42 @@ Examples:
 """
 
 
+_Brokers = Annotated[
+    int | None, typer.Option(metavar="N", help="Masters.  [default: those of DIR]")
+]
+_Replicas = Annotated[
+    int | None,
+    typer.Option(
+        metavar="R",
+        help="Copies of each message: R - 1 slaves of each master.  [default: those of DIR, or 1]",
+    ),
+]
+_Controllers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="C",
+        help="Controllers, which elect the masters; 0: masters are fixed.  [default: those of DIR, "
+        "or 0]",
+    ),
+]
+_Namesrvs = Annotated[
+    int | None, typer.Option(metavar="M", help="Name servers.  [default: those of DIR, or 1]")
+]
+_NamesrvPort = Annotated[
+    int,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="The port of the first name server of a new cluster; 0 means any free.",
+    ),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Settings of all brokers, as for `kourou serve`."),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class BrokerLine:
     """One broker; None for values that it did not report.
@@ -80,36 +116,13 @@ class BrokerLine:
 def cluster(
     context: typer.Context,
     *,
-    brokers: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Masters.  [default: those of DIR]"),
-    ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option(
-            metavar="R",
-            help="Copies of each message: R - 1 slaves of each master.  [default: those of DIR, or "
-            "1]",
-        ),
-    ] = None,
-    namesrvs: Annotated[
-        int | None,
-        typer.Option(metavar="M", help="Name servers.  [default: those of DIR, or 1]"),
-    ] = None,
+    brokers: _Brokers = None,
+    replicas: _Replicas = None,
+    controllers: _Controllers = None,
+    namesrvs: _Namesrvs = None,
     directory: ClusterDir = None,
-    namesrv_port: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT",
-            min=0,
-            max=65535,
-            help="The port of the first name server of a new cluster; 0 means any free.",
-        ),
-    ] = int(NAMESRV_DEFAULT.rpartition(":")[2]),
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Settings of all brokers, as for `kourou serve`."),
-    ] = None,
+    namesrv_port: _NamesrvPort = int(NAMESRV_DEFAULT.rpartition(":")[2]),
+    config: _Config = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object for each event.")
     ] = False,
@@ -119,6 +132,7 @@ def cluster(
         refuse_options(context)
         return
     given = {"brokers": brokers, "replicas": replicas, "namesrvs": namesrvs}
+    given["controllers"] = controllers
     start_cluster(
         directory,
         {name: number for name, number in given.items() if number is not None},

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import shutil
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final
@@ -24,23 +25,35 @@ from kourou.disk import require_file_calls
 from kourou.errors import UsageError
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.supervising.directory import ClusterDirectory
+from kourou.supervising.elected_masters import ElectedMasters
 from kourou.supervising.supervisor import Supervisor
-from kourou.supervising.topology import HOST, Role, Shape, Topology, create_topology
+from kourou.supervising.topology import (
+    HOST,
+    NEEDS_ETCD,
+    Member,
+    Role,
+    Shape,
+    Topology,
+    create_topology,
+)
 
 HELP: Final = """\
-Run a cluster on this machine until Ctrl-C: name servers, masters and slaves, each in a process.
+Run a cluster on this machine until Ctrl-C: name servers, brokers, controllers, each in a process.
 
 \b
 --brokers N is also how one machine's cores are used: each broker uses one
 core, topics are created on all of them, and clients spread over them. A
 process that ends is started again. DIR holds the ports, stores and logs.
-There is no failover: while a master is down, its queues accept no sends,
-until it is started again.
+With --controllers, a master that is lost is replaced by one of its
+replicas; several controllers need the program etcd. Without, masters are
+fixed: while one is down, its queues accept no sends, until it is started
+again.
 
 \b
 Examples:
   kourou cluster --brokers 2 --dir ./cluster
   kourou cluster --brokers 2 --replicas 2 --namesrvs 2 --dir ./cluster
+  kourou cluster --brokers 1 --replicas 3 --controllers 3 --dir ./cluster
   kourou cluster --dir ./cluster                             again, as before
   kourou cluster status --dir ./cluster                      from another terminal
 
@@ -54,6 +67,7 @@ _LABEL: Final = 13
 _DUPLICATE_S: Final = 0.5
 """A second signal within this time is no second request: `timeout` sends each signal twice."""
 _ASYNC: Final = "ASYNC_FLUSH"
+_NO_FAILOVER: Final = "No failover: while a master is down, its queues accept no sends."
 _DIED: Final = "was killed by"
 
 
@@ -89,12 +103,19 @@ def start_cluster(
                 namesrv_port,
                 lambda port: _is_free(port, is_requested=port == namesrv_port),
                 SystemRandom(),
+                has_etcd=_has_etcd(),
             ),
         )
+        if topology.of_role(Role.ETCD) and not _has_etcd():
+            raise UsageError(f"the cluster in {files.path} {NEEDS_ETCD}")
         path = None if config is None else str(config.absolute())
         with _held_ports(topology):
             code = asyncio.run(_run(topology, files, path, as_json=as_json))
     raise typer.Exit(code)
+
+
+def _has_etcd() -> bool:
+    return shutil.which("etcd") is not None
 
 
 def _is_free(port: int, *, is_requested: bool) -> bool:
@@ -122,7 +143,7 @@ def _held_ports(topology: Topology) -> Iterator[None]:
     """
     with ExitStack() as held:
         for member in topology.members if sys.platform == "linux" else ():
-            for port in filter(None, (member.port, member.ha_port, member.console_port)):
+            for port in member.ports:
                 holder = held.enter_context(socket.socket())
                 holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 with suppress(OSError):  # in use: the server reports it
@@ -135,8 +156,20 @@ async def _run(
 ) -> int:
     """Run the cluster; return the exit code."""
     events = _Events(topology, files, as_json=as_json)
-    supervisor = Supervisor(topology, files, events.report, config=config)
-    events.supervisor = supervisor
+    async with AsyncExitStack() as running:
+        if topology.shape.controllers:
+            events.elected = elected = ElectedMasters(topology, events.report)
+            report, before_stop = elected.report, elected.before_stop
+            watching = asyncio.create_task(elected.run(), name="watch masters")
+            running.callback(watching.cancel)
+        else:
+            report, before_stop = events.report, None
+        supervisor = Supervisor(topology, files, report, config=config, before_stop=before_stop)
+        events.supervisor = supervisor
+        return await _run_until_signal(supervisor, files)
+
+
+async def _run_until_signal(supervisor: Supervisor, files: ClusterDirectory) -> int:
     loop = asyncio.get_running_loop()
     first_s: float | None = None
     is_killed = False
@@ -168,11 +201,13 @@ class _Events:
 
     def __init__(self, topology: Topology, files: ClusterDirectory, *, as_json: bool) -> None:
         self.supervisor: Supervisor | None = None
+        self.elected: ElectedMasters | None = None
         self._topology = topology
         self._files = files
         self._as_json = as_json
         self._clock = SystemClock()
         self._failing: set[str] = set()
+        self._is_shown = False  # the start screen
 
     def report(self, event: str, fields: Mapping[str, Any]) -> None:
         """Print an event; without a reader the cluster stops, as other commands end."""
@@ -198,15 +233,16 @@ class _Events:
             "version": __version__,
             "directory": str(self._files.path),
             "namesrv": self._topology.namesrv,
+            "controllers": self._topology.controllers or None,
             "replicas": shape.replicas,
             "in_sync_replicas": shape.in_sync_replicas,
             "flush_disk_type": _ASYNC if _ASYNC in flushes else "SYNC_FLUSH",
             "members": [
                 {
                     "child": member.name,
-                    "role": member.role.value,
+                    "role": self._role(member).value,
                     "broker": member.broker or None,
-                    "id": None if member.role is Role.NAMESRV else member.broker_id,
+                    "id": member.broker_id if member.broker else None,
                     "address": member.address,
                     "console": f"http://{HOST}:{port}" if (port := member.console_port) else None,
                     "pid": pids.get(member.name),
@@ -215,14 +251,31 @@ class _Events:
             ],
         }
 
+    def _role(self, member: Member) -> Role:
+        """Return the role of a process, of a replica its present one."""
+        if member.role is not Role.REPLICA or self.elected is None:
+            return member.role
+        is_master = self.elected.masters.get(member.broker) == member.name
+        return Role.MASTER if is_master else Role.SLAVE
+
     def _print(self, event: str, fields: Mapping[str, Any]) -> None:
         if event == "cluster.ready":
+            self._is_shown = True
             for line in screen_lines(fields):
                 output.print_line(line)
         elif event == "cluster.stopped":
             output.print_line("Stopped.")
         elif event == "cluster.stopping":
-            output.print_line("Stopping: masters, then slaves, then name servers.")
+            last = "controllers and name servers" if self.elected else "name servers"
+            output.print_line(f"Stopping: masters, then slaves, then {last}.")
+        elif event == "master.lost":
+            output.print_line(f"{fields['broker']} has no master")
+        elif event == "master.elected":
+            if self._is_shown:
+                output.print_line(
+                    f"{fields['child']} is the master of {fields['broker']} (epoch "
+                    f"{fields['epoch']})"
+                )
         else:
             text = self._child_line(event, fields)
             if text is not None:
@@ -265,7 +318,7 @@ def _ended_text(code: int | None) -> str:
 def screen_lines(ready: Mapping[str, Any]) -> list[str]:
     """Return the start screen: addresses, masters and slaves, promises, next steps."""
     members = ready["members"]
-    brokers = [member for member in members if member["role"] != Role.NAMESRV.value]
+    brokers = [member for member in members if member["broker"] is not None]
     rows = [
         (m["broker"], m["role"], m["id"], m["address"], m["console"], str(m["pid"]))
         for m in brokers
@@ -279,9 +332,10 @@ def screen_lines(ready: Mapping[str, Any]) -> list[str]:
     )
     labelled = (
         ("Name servers", ready["namesrv"]),
+        *([("Controllers", ready["controllers"])] if ready["controllers"] else []),
         ("Directory", ready["directory"]),
         ("Promise", promise_text(ready)),
-        ("", "No failover: while a master is down, its queues accept no sends."),
+        ("", _failover_text(ready)),
         *(("" if number else "Next", step) for number, step in enumerate(steps)),
     )
     return [
@@ -295,6 +349,12 @@ def screen_lines(ready: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _failover_text(ready: Mapping[str, Any]) -> str:
+    if not ready["controllers"]:
+        return _NO_FAILOVER
+    return f"Failover within seconds; sends need {ready['in_sync_replicas']} replicas in sync."
+
+
 def promise_text(ready: Mapping[str, Any]) -> str:
     """Return what an acknowledged send means in a cluster, by its ready event."""
     is_async = ready["flush_disk_type"] == _ASYNC
@@ -303,6 +363,9 @@ def promise_text(ready: Mapping[str, Any]) -> str:
         where = "in the system's memory" if is_async else "on the disk of its master"
         return f"One copy: an acknowledged message is {where}{danger}."
     where = "in the memory" if is_async else "on the disks"
+    if ready["controllers"]:
+        where = where.removesuffix("s")
+        return f"An acknowledged message is {where} of each replica in sync{danger}."
     more = ready["replicas"] - ready["in_sync_replicas"]
     if more:
         danger += "; one more copy follows" if more == 1 else f"; {more} more copies follow"

@@ -22,8 +22,14 @@ from kourou.cli.monitoring import (
     console_url,
     start_console,
 )
-from kourou.cli.options import ListenOn, LogLevel, ReadyJson
-from kourou.cli.process import default_log_level, limit_gc_pauses, run_loop, stop_on_signals
+from kourou.cli.options import ListenOn, LogLevel, ReadyJson, StopAtEof
+from kourou.cli.process import (
+    default_log_level,
+    limit_gc_pauses,
+    run_loop,
+    stop_at_stdin_end,
+    stop_on_signals,
+)
 from kourou.console.server import ReadMetrics
 from kourou.controller.config import ControllerConfig
 from kourou.controller.etcd_gateway import EtcdConfig, EtcdGateway
@@ -186,10 +192,13 @@ def controller(
     config: _Config = None,
     log_level: LogLevel = None,
     ready_json: ReadyJson = False,
+    stop_at_eof: StopAtEof = False,
 ) -> None:
     """Read the options and serve."""
     require_file_calls("`kourou controller`")
     logs.configure(log_level or default_log_level())
+    if stop_at_eof:
+        stop_at_stdin_end()
     flags = {
         "file": file,
         "etcd": etcd,

@@ -61,6 +61,9 @@ class ControllerConfig:
     notify_broker_role_changed: bool = field(default=True, metadata={"live": True})
     """Whether the brokers of a set are notified of an election. Otherwise they learn of it when
     they next ask."""
+    elections_paused: bool = field(default=False, metadata={"live": True})
+    """Whether a dead master is not replaced, as while a cluster is stopped on purpose. Brokers and
+    tools can still ask for elections. A change lasts until the controller stops."""
     broker_sets_max: int = 10_000
     """Maximum number of broker sets; a broker of one more set is refused."""
     replicas_max: int = 100

@@ -263,7 +263,8 @@ class Elections:
         if late_ms > _LATE_SCANS * self._config.current.scan_interval_ms:
             log.warning("controller.was_stopped ms=%d", late_ms)
             self._heartbeats.postpone(late_ms)
-        for name in [*self._pending, *self._leaderless(now_ms)]:
+        leaderless = [] if self._config.current.elections_paused else self._leaderless(now_ms)
+        for name in [*self._pending, *leaderless]:
             asked = ElectMasterRequestHeader("", name, replica_sets.BY_CONTROLLER)
             try:
                 await self.elect(asked)

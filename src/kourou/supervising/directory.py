@@ -4,7 +4,8 @@
     lock                 held by the supervisor while it runs
     state.json           pid, state and number of starts of each process, replaced at each change
     logs/NAME.log        log entries of a process; NAME.log.1 is the file before
-    NAME/                the store of a broker, or the configuration of a name server
+    NAME/                the store of a broker, the data of etcd, the state of a controller, or the
+                         configuration of a name server
 
 `state.json` is not durable: it counts only while the lock is held.
 """
@@ -28,6 +29,8 @@ _LOCK: Final = "lock"
 _LOGS: Final = "logs"
 LOG_BYTES_MAX: Final = 32 * 1024 * 1024
 """Size from which a log file is set aside when its process starts."""
+_BROKER_ID: Final = "brokerIdentity"
+"""The file of the id in the store of a broker."""
 _TAIL_BYTES: Final = 4096
 _ERROR: Final = "Error: "
 """Begins the error text of a server that could not start."""
@@ -121,6 +124,10 @@ class ClusterDirectory:
     def own(self, name: str) -> Path:
         """Return the directory of a process."""
         return self.path / name
+
+    def has_broker_id(self, name: str) -> bool:
+        """Return whether controllers have assigned a broker its id."""
+        return (self.own(name) / _BROKER_ID).exists()
 
     def log_file(self, name: str) -> Path:
         """Return the log file of a process."""

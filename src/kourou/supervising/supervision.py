@@ -146,9 +146,10 @@ class Supervision:
         is_loop = child.failures == FAILURES_OF_LOOP
         return Ending(pause_s, child.failures, is_loop, was_ready)
 
-    def stop(self) -> None:
-        """Start nothing any more, and stop all processes in order."""
+    def stop(self, first: Sequence[str] = ()) -> None:
+        """Start nothing any more, and stop all processes in order, some of them before all."""
         self._is_stopping = True
+        self._stops.insert(0, list(first))
 
     def due(self, now_s: float) -> list[tuple[Order, str]]:
         """Return what to do now, each once."""

@@ -24,26 +24,30 @@ import asyncio
 import json
 import os
 import signal
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from kourou.errors import StoreUnusableError
 from kourou.supervising.directory import ClusterDirectory
+from kourou.supervising.member_options import ETCD_CHILD, KOUROU, member_options
 from kourou.supervising.supervision import Order, Patience, Supervision
-from kourou.supervising.topology import Member, Role, Topology, member_options
+from kourou.supervising.topology import Member, Role, Topology
 
 Report = Callable[[str, Mapping[str, Any]], None]
 """Called with the name of an event and its fields."""
 
-KOUROU: Final = (sys.executable, "-P", "-m", "kourou.cli.main")
+BeforeStop = Callable[[], Awaitable[Sequence[str]]]
+"""Prepares the stop of the cluster; returns the names of the processes to stop first."""
+
 _LINE_BYTES_MAX: Final = 1024 * 1024
 """Longest ready line that is read; damage makes it long."""
 _USAGE: Final = 2
 """Exit code of a process whose options or settings are wrong."""
 _EARLY: Final = (130, -signal.SIGTERM)
 """Exit codes of a process that was stopped while it was loading."""
+_ETCD_STOPPED: Final = -signal.SIGTERM
+"""Exit code of etcd after a clean stop: it then ends itself by the signal."""
 _SIGNALS: Final = {Order.STOP: signal.SIGTERM, Order.KILL: signal.SIGKILL}
 
 
@@ -65,6 +69,7 @@ class Supervisor:
         *,
         config: str | None = None,
         patience: Patience | None = None,
+        before_stop: BeforeStop | None = None,
     ) -> None:
         """Supervise the cluster of a directory that is locked.
 
@@ -74,12 +79,11 @@ class Supervisor:
             report: called with each event.
             config: a file with settings of all brokers; None without one.
             patience: limits of waits.
+            before_stop: called once before processes are stopped; None without it.
         """
-        namesrvs = topology.names(Role.NAMESRV)
-        masters, slaves = topology.names(Role.MASTER), topology.names(Role.SLAVE)
-        self._supervision = Supervision(
-            (namesrvs, (*masters, *slaves)), (masters, slaves, namesrvs), patience
-        )
+        has_ids = all(directory.has_broker_id(name) for name in topology.names(Role.REPLICA))
+        starts = topology.start_groups(in_order=not has_ids)
+        self._supervision = Supervision(starts, topology.stop_groups(), patience)
         self._topology = topology
         self._members = {member.name: member for member in topology.members}
         self._directory = directory
@@ -94,6 +98,8 @@ class Supervisor:
         self._is_announced = False
         self._loop = asyncio.get_running_loop()
         self._stdin = -1
+        self._before_stop = before_stop
+        self._is_stop_requested = False
         self.refused = ""
         self.ready: dict[str, Mapping[str, Any]] = {}
 
@@ -117,14 +123,15 @@ class Supervisor:
         return unclean
 
     def stop(self) -> None:
-        """Stop all processes: masters first, then slaves, then name servers."""
-        if not self._supervision.is_stopping:
-            self._supervision.stop()
+        """Stop all processes: masters first, then slaves, then controllers and name servers."""
+        if not self._is_stop_requested:
+            self._is_stop_requested = True
             self._report("cluster.stopping", {})
             self._changed.set()
 
     def kill(self) -> None:
         """Kill all processes now."""
+        self._is_stop_requested = True
         for order, name in self._supervision.kill_all():
             self._signal(order, name)
         self._changed.set()
@@ -132,6 +139,9 @@ class Supervisor:
     async def _turn(self) -> None:
         """Do what is due, then wait for an event."""
         self._changed.clear()
+        if self._is_stop_requested and not self._supervision.is_stopping:
+            first = await self._before_stop() if self._before_stop is not None else ()
+            self._supervision.stop(first)
         for order, name in self._supervision.due(self._loop.time()):
             if order is Order.START:
                 await self._start(self._members[name])
@@ -152,7 +162,7 @@ class Supervisor:
         try:
             with self._directory.open_log(name) as log:
                 process = await asyncio.create_subprocess_exec(
-                    *KOUROU,
+                    *(ETCD_CHILD if member.role is Role.ETCD else KOUROU),
                     *words,
                     stdin=self._stdin,
                     stdout=asyncio.subprocess.PIPE,
@@ -201,7 +211,9 @@ class Supervisor:
         """Note the end of a process, or that it could not be started: then `code` is None."""
         ending = self._supervision.on_end(name, self._loop.time())
         is_early = code in _EARLY and not ending.was_ready  # stopped before it had opened files
-        self._exit_codes[name] = 0 if is_early else 1 if code is None else code
+        is_etcd = self._members[name].role is Role.ETCD
+        is_clean = is_early or (is_etcd and code == _ETCD_STOPPED)
+        self._exit_codes[name] = 0 if is_clean else 1 if code is None else code
         ended = {"pid": pid, "exit_code": code, "restart_in_s": ending.restart_in_s}
         self._report("child.ended", {"child": name, **ended})
         if code == _USAGE and self._starts[name] == 1:

@@ -4,6 +4,12 @@
     broker-a, broker-b, ...     masters, each with the broker name of the same text
     broker-a-1, broker-a-2, ... slaves of broker-a, with these broker ids
 
+With controllers, which elect the masters:
+
+    etcd                        holds the state of the controllers, where its program is installed
+    controller-1, ...           controllers
+    broker-a-1, broker-a-2, ... replicas of broker-a
+
 Ports are chosen once, because clients and the files of name servers remember addresses. They lie
 below the ports that systems assign to outgoing connections, one of which could otherwise take a
 port while its server is restarted.
@@ -13,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from random import Random
 from typing import Any, Final
@@ -26,19 +32,27 @@ BROKERS_MAX: Final = 26
 """Brokers are named by letters."""
 REPLICAS_MAX: Final = 5
 NAMESRVS_MAX: Final = 9
+CONTROLLERS_MAX: Final = 9
 _PORTS: Final = range(20_000, 32_000)
 """Linux assigns ports from 32,768 on to outgoing connections, macOS from 49,152 on."""
 _PORT_DISTANCE: Final = 4
 """Distance of chosen ports, so that the VIP port of a broker, two below its own, is free."""
 _VERSION: Final = 1
+NEEDS_ETCD: Final = (
+    "needs the program etcd, which is not in PATH: install it (Debian's package etcd-server)"
+)
 
 
 class Role(Enum):
     """The part of a process in the cluster."""
 
     NAMESRV = "namesrv"
+    ETCD = "etcd"
+    CONTROLLER = "controller"
     MASTER = "master"
     SLAVE = "slave"
+    REPLICA = "replica"
+    """A broker that is master or slave as controllers decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +63,7 @@ class Shape:
         brokers: masters.
         replicas: copies of each message, the master's included.
         namesrvs: name servers.
+        controllers: they elect the masters; 0: masters are fixed.
 
     Raises:
         UsageError: a number is out of its range.
@@ -57,6 +72,7 @@ class Shape:
     brokers: int
     replicas: int = 1
     namesrvs: int = 1
+    controllers: int = 0
 
     def __post_init__(self) -> None:
         _check("--brokers", self.brokers, BROKERS_MAX, "start more clusters for more")
@@ -67,23 +83,29 @@ class Shape:
             "it counts the copies of a message, the master's included",
         )
         _check("--namesrvs", self.namesrvs, NAMESRVS_MAX, "one or two suffice on one machine")
+        _check("--controllers", self.controllers, CONTROLLERS_MAX, "0 means fixed masters", least=0)
 
     @property
     def in_sync_replicas(self) -> int:
-        """Number of copies that an acknowledged message has.
+        """Number of copies without which no message is acknowledged.
 
-        Two at most: RocketMQ's classic protocol does not name a slave, so masters count copies by
-        host, and all slaves of this cluster are on one host.
+        With fixed masters two at most: RocketMQ's classic protocol does not name a slave, so
+        masters count copies by host, and all slaves of this cluster are on one host. With
+        controllers a message is on all members of the in-sync set, and this is its least size: of
+        two replicas one may be lost, and sends go on.
         """
+        if self.controllers:
+            return 2 if self.replicas > 2 else 1
         return min(self.replicas, 2)
 
     def __str__(self) -> str:
-        return f"--brokers {self.brokers} --replicas {self.replicas} --namesrvs {self.namesrvs}"
+        text = f"--brokers {self.brokers} --replicas {self.replicas} --namesrvs {self.namesrvs}"
+        return f"{text} --controllers {self.controllers}" if self.controllers else text
 
 
-def _check(option: str, value: int, most: int, remedy: str) -> None:
-    if not 1 <= value <= most:
-        raise UsageError(f"{option} is {value}; it must be 1 to {most}: {remedy}")
+def _check(option: str, value: int, most: int, remedy: str, *, least: int = 1) -> None:
+    if not least <= value <= most:
+        raise UsageError(f"{option} is {value}; it must be {least} to {most}: {remedy}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +115,12 @@ class Member:
     Attributes:
         name: unique in the cluster; of its log file and its directory, too.
         port: for clients.
-        broker: the broker name; empty for a name server.
-        broker_id: 0 for a master.
-        ha_port: of a master with slaves, for its slaves; else 0.
-        console_port: of a broker, for /metrics; else 0.
+        broker: the broker name; empty for other servers.
+        broker_id: 0 for a master. Of a replica, the id that controllers assign if the replicas
+            start in their order, as they do at first.
+        ha_port: of a master with slaves, and of a replica, for slaves; else 0.
+        console_port: of a broker or controller, for /metrics; else 0.
+        peer_port: of etcd, which also listens for other members; else 0.
     """
 
     name: str
@@ -106,6 +130,13 @@ class Member:
     broker_id: int = 0
     ha_port: int = 0
     console_port: int = 0
+    peer_port: int = 0
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All ports on which the process listens."""
+        ports = (self.port, self.ha_port, self.console_port, self.peer_port)
+        return tuple(port for port in ports if port)
 
     @property
     def address(self) -> str:
@@ -115,7 +146,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Topology:
-    """The processes of a cluster: name servers, then each master followed by its slaves."""
+    """The processes of a cluster: name servers, controllers, then each set of brokers."""
 
     shape: Shape
     members: tuple[Member, ...]
@@ -133,13 +164,47 @@ class Topology:
         """The addresses of the name servers, as clients take them."""
         return ";".join(member.address for member in self.of_role(Role.NAMESRV))
 
+    @property
+    def controllers(self) -> str:
+        """The addresses of the controllers, as brokers take them; empty without."""
+        return ";".join(member.address for member in self.of_role(Role.CONTROLLER))
+
+    def sets(self) -> dict[str, tuple[Member, ...]]:
+        """Return the members of each set of brokers, by broker name."""
+        names = dict.fromkeys(member.broker for member in self.members if member.broker)
+        return {name: tuple(m for m in self.members if m.broker == name) for name in names}
+
+    def start_groups(self, *, in_order: bool) -> list[tuple[str, ...]]:
+        """Return the names in the order of the start.
+
+        Args:
+            in_order: start the replicas of a set one after the other, so that controllers assign
+                ids in that order.
+        """
+        first = self.names(Role.NAMESRV, Role.ETCD)
+        brokers = [member for member in self.members if member.broker]
+        ids = sorted({member.broker_id for member in brokers}) if in_order else []
+        ordered = [tuple(m.name for m in brokers if m.broker_id == number) for number in ids]
+        together = tuple(member.name for member in brokers)
+        return [first, self.names(Role.CONTROLLER), *(ordered or [together])]
+
+    def stop_groups(self) -> list[tuple[str, ...]]:
+        """Return the names in the order of the stop, in which elected masters are not first."""
+        roles = ((Role.MASTER,), (Role.SLAVE, Role.REPLICA), (Role.CONTROLLER,))
+        return [self.names(*group) for group in (*roles, (Role.NAMESRV, Role.ETCD))]
+
     def master_of(self, slave: Member) -> Member:
         """Return the master of a slave."""
         return next(m for m in self.of_role(Role.MASTER) if m.broker == slave.broker)
 
 
 def create_topology(
-    shape: Shape, namesrv_port: int, is_free: Callable[[int], bool], rng: Random
+    shape: Shape,
+    namesrv_port: int,
+    is_free: Callable[[int], bool],
+    rng: Random,
+    *,
+    has_etcd: bool = False,
 ) -> Topology:
     """Return a new topology.
 
@@ -148,10 +213,14 @@ def create_topology(
         namesrv_port: the port of the first name server; 0 chooses a free one.
         is_free: whether a server could listen on a port now.
         rng: chooses the ports.
+        has_etcd: the program of etcd is installed; without it a controller has its state in a file.
 
     Raises:
+        UsageError: several controllers need etcd.
         AddressInUseError: `namesrv_port` is in use, or too few ports are free.
     """
+    if shape.controllers > 1 and not has_etcd:
+        raise UsageError(f"--controllers {shape.controllers} {NEEDS_ETCD}, or --controllers 1")
     if namesrv_port and not is_free(namesrv_port):
         raise AddressInUseError(f"{HOST}:{namesrv_port}")
     ports = _free_ports(is_free, rng)
@@ -163,29 +232,69 @@ def create_topology(
         )
         for number in range(1, shape.namesrvs + 1)
     ]
+    members += _controllers(shape, ports, has_etcd=has_etcd)
     for letter in range(shape.brokers):
         name = f"broker-{chr(ord('a') + letter)}"
-        master = Member(
-            name=name,
-            role=Role.MASTER,
-            broker=name,
+        members += (
+            _replicas(shape, name, ports) if shape.controllers else _fixed(shape, name, ports)
+        )
+    return Topology(shape, tuple(members))
+
+
+def _controllers(shape: Shape, ports: Iterator[int], *, has_etcd: bool) -> list[Member]:
+    members = []
+    if shape.controllers and has_etcd:
+        port, peer_port = next(ports), next(ports)
+        members.append(Member(name="etcd", role=Role.ETCD, port=port, peer_port=peer_port))
+    return members + [
+        Member(
+            name=f"controller-{number}",
+            role=Role.CONTROLLER,
             port=next(ports),
-            ha_port=next(ports) if shape.replicas > 1 else 0,
             console_port=next(ports),
         )
-        slaves = [
-            Member(
-                name=f"{name}-{number}",
-                role=Role.SLAVE,
-                broker=name,
-                broker_id=number,
-                port=next(ports),
-                console_port=next(ports),
-            )
-            for number in range(1, shape.replicas)
-        ]
-        members += [master, *slaves]
-    return Topology(shape, tuple(members))
+        for number in range(1, shape.controllers + 1)
+    ]
+
+
+def _replicas(shape: Shape, name: str, ports: Iterator[int]) -> list[Member]:
+    """Return the brokers of a set whose master controllers elect."""
+    return [
+        Member(
+            name=f"{name}-{number}",
+            role=Role.REPLICA,
+            broker=name,
+            broker_id=number,
+            port=next(ports),
+            ha_port=next(ports),
+            console_port=next(ports),
+        )
+        for number in range(1, shape.replicas + 1)
+    ]
+
+
+def _fixed(shape: Shape, name: str, ports: Iterator[int]) -> list[Member]:
+    """Return a master and its slaves."""
+    master = Member(
+        name=name,
+        role=Role.MASTER,
+        broker=name,
+        port=next(ports),
+        ha_port=next(ports) if shape.replicas > 1 else 0,
+        console_port=next(ports),
+    )
+    slaves = [
+        Member(
+            name=f"{name}-{number}",
+            role=Role.SLAVE,
+            broker=name,
+            broker_id=number,
+            port=next(ports),
+            console_port=next(ports),
+        )
+        for number in range(1, shape.replicas)
+    ]
+    return [master, *slaves]
 
 
 def _free_ports(is_free: Callable[[int], bool], rng: Random) -> Iterator[int]:
@@ -198,44 +307,6 @@ def _free_ports(is_free: Callable[[int], bool], rng: Random) -> Iterator[int]:
         if is_free(port) and is_free(port - 2):
             yield port
     raise AddressInUseError(f"{HOST}:{_PORTS.start}-{_PORTS.stop - 1}")
-
-
-def member_options(
-    topology: Topology, member: Member, directory: str, config: str | None
-) -> tuple[list[str], dict[str, str]]:
-    """Return the words behind `kourou` that start a member, and its settings of the environment.
-
-    Args:
-        topology: the cluster.
-        member: the process.
-        directory: its own directory.
-        config: a file with settings of all brokers, which these override; None without one.
-    """
-    common = ["--listen", HOST, "--port", str(member.port), "--no-tls", "--ready-json"]
-    common += ["--stop-at-eof", "--log-level", "info"]
-    if member.role is Role.NAMESRV:
-        return ["serve", "namesrv", "--dir", directory, *common], {}
-    words = ["serve", "--store", directory, "--namesrv", topology.namesrv, "--no-grpc"]
-    words += ["--console-port", str(member.console_port), *common]
-    if config is not None:
-        words += ["--config", config]
-    settings = {
-        "CLUSTER_NAME": CLUSTER,
-        "BROKER_NAME": member.broker,
-        "BROKER_ID": str(member.broker_id),
-    }
-    if topology.shape.replicas > 1:
-        master = member if member.role is Role.MASTER else topology.master_of(member)
-        settings |= {
-            "BROKER_ROLE": "SYNC_MASTER" if member is master else "SLAVE",
-            "IN_SYNC_REPLICAS": str(topology.shape.in_sync_replicas),
-            "SLAVE_READ_ENABLE": "true",
-        }
-        if member is master:
-            settings["HA_LISTEN_PORT"] = str(master.ha_port)
-        else:
-            settings["HA_MASTER_ADDRESS"] = f"{HOST}:{master.ha_port}"
-    return words, {f"KOUROU_BROKER_{key}": value for key, value in settings.items()}
 
 
 def encode_topology(topology: Topology) -> str:
@@ -255,13 +326,15 @@ def decode_topology(text: str) -> Topology:
     try:
         if found["version"] != _VERSION:
             raise ValueError(f"version {found['version']} is not {_VERSION}")
-        shape = Shape(**{key: int(found[key]) for key in ("brokers", "replicas", "namesrvs")})
+        numbers = {field.name: found.get(field.name, field.default) for field in fields(Shape)}
+        shape = Shape(**{name: int(number) for name, number in numbers.items()})
         members = tuple(
             Member(**{**member, "role": Role(member["role"])}) for member in found["members"]
         )
     except (KeyError, TypeError, UsageError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    expected = shape.namesrvs + shape.brokers * shape.replicas
+    expected = shape.namesrvs + shape.controllers + shape.brokers * shape.replicas
+    expected += any(member.role is Role.ETCD for member in members)
     if len(members) != expected or len({member.name for member in members}) != expected:
         raise ValueError(f"{len(members)} members, but {expected} by its numbers")
     return Topology(shape, members)

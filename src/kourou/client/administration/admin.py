@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kourou.client.administration.admin_brokers import BrokerAdmin, TopicRates
 from kourou.client.administration.admin_clients import ClientAdmin
+from kourou.client.administration.admin_controllers import ControllerAdmin, Elected
 from kourou.client.administration.admin_dead_letters import DeadLetterAdmin, DeadMessage, Redrive
 from kourou.client.administration.admin_explain import ExplainAdmin
 from kourou.client.administration.admin_groups import GroupAdmin, GroupDescription
@@ -19,6 +20,7 @@ __all__ = [
     "AdminClient",
     "DeadMessage",
     "DeliveryState",
+    "Elected",
     "Explanation",
     "GroupDescription",
     "GroupPops",
@@ -41,6 +43,7 @@ class AdminClient(
     ExplainAdmin,
     ClientAdmin,
     BrokerAdmin,
+    ControllerAdmin,
     NamesrvAdmin,
     PopAdmin,
 ):
