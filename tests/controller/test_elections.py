@@ -396,3 +396,25 @@ def test_paused_controller_replaces_no_master_until_it_goes_on() -> None:
             assert masters == [1, 2]
 
     run(test())
+
+
+def test_replica_that_was_elected_uncleanly_has_time_to_begin_its_heartbeats() -> None:
+    async def test() -> None:
+        async with Rig(heartbeat_timeout_ms=5_000) as rig:
+            await rig.create(broker_set(1, 2, 3, in_sync=(1,)))
+            for _ in range(5):
+                rig.beat(3)
+                await asyncio.sleep(1)
+            lost = (await rig.state()).master_broker_id
+            asked = ElectMasterRequestHeader(CLUSTER, NAME, 2, designate_elect=True, unclean=True)
+            elected = await rig.elections.elect(asked)
+            masters = []
+            for _ in range(7):
+                rig.beat(3)
+                await asyncio.sleep(1)
+                masters.append((await rig.state()).master_broker_id)
+            assert (lost, elected.code) == (None, 0)
+            assert masters[:4] == [2] * 4
+            assert masters[-1] is None, "it never began"
+
+    run(test())

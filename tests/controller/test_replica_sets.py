@@ -73,8 +73,9 @@ def ask_election(
     designate: bool = False,
     alive: dict[int, Heartbeat] = ALIVE,
     is_lease_over: bool = True,
+    unclean: bool | None = None,
 ) -> Decision:
-    header = ElectMasterRequestHeader(CLUSTER, NAME, broker_id, designate)
+    header = ElectMasterRequestHeader(CLUSTER, NAME, broker_id, designate, unclean=unclean)
     return elect_master(current, header, alive, is_lease_over=is_lease_over)
 
 
@@ -244,6 +245,35 @@ def test_only_a_replica_in_sync_is_elected() -> None:
     assert after(ask_election(current, 2, designate=True)).master_broker_id == 2
 
 
+def test_replica_out_of_sync_is_elected_on_request_if_none_in_sync_is_alive() -> None:
+    current = broker_set(1, 2, 3, in_sync=(1, 2))
+    alive = {3: beat()}
+    unclean = ask_election(current, 3, designate=True, unclean=True, alive=alive)
+    refused = ask_election(current, 3, designate=True, unclean=True)
+    early = ask_election(current, 3, designate=True, unclean=True, alive=alive, is_lease_over=False)
+
+    assert after(unclean) == replace(
+        broker_set(1, 2, 3, master=3, epoch=2, in_sync=(3,), in_sync_epoch=2), unclean_epoch=2
+    )
+    header = get_replica_info(after(unclean)).header
+    assert header == GetReplicaInfoResponseHeader(3, "h:3", 2, 2)
+    assert (refused.code, refused.write) == (2012, None)
+    assert refused.remark == "The replicas [1, 2] are in sync and alive: one of them can be elected"
+    assert (early.code, early.write) == (2012, None)
+    assert ask_election(current, 9, designate=True, unclean=True, alive=alive).write is None
+    assert ask_election(current, 3, designate=True, alive=alive).write is None
+
+
+def test_replica_without_heartbeats_can_be_elected_uncleanly() -> None:
+    """One that was shortened by a power cut sends none, in sync or not."""
+    current = broker_set(1, 2, in_sync=(1,))
+
+    for broker_id in (1, 2):
+        elected = ask_election(current, broker_id, designate=True, unclean=True, alive={})
+        assert after(elected).master_broker_id == broker_id
+        assert after(elected).unclean_epoch == 2
+
+
 def test_nobody_is_elected_before_the_lease_of_a_dead_master_has_ended() -> None:
     current = broker_set(1, 2, in_sync=(1, 2))
     alive = {2: beat()}
@@ -316,10 +346,12 @@ def test_replica_info_has_the_epoch_also_without_a_master() -> None:
 
 
 def test_replicas_are_listed_in_and_out_of_sync() -> None:
-    info = replicas_info(broker_set(1, 2), {2: beat()})
+    info = replicas_info(broker_set(1, 2), {2: beat()}, {2: beat(max_offset=7)})
 
     assert [(one.broker_id, one.alive) for one in info.in_sync_replicas] == [(1, False)]
     assert [(one.broker_id, one.alive) for one in info.not_in_sync_replicas] == [(2, True)]
+    (two,) = info.not_in_sync_replicas
+    assert (two.epoch, two.max_offset) == (1, 7)
     assert (info.master_address, info.master_epoch, info.sync_state_set_epoch) == ("h:1", 1, 1)
 
 

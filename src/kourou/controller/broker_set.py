@@ -38,6 +38,7 @@ class BrokerSet:
         master_epoch: number of changes of the master; 0 before the first election.
         sync_state_set: ids of the replicas in sync, ascending. Only they can be elected.
         sync_state_set_epoch: number of changes of `sync_state_set`.
+        unclean_epoch: the last epoch whose master was elected without being in sync; 0 if none was.
     """
 
     cluster_name: str
@@ -48,6 +49,7 @@ class BrokerSet:
     master_epoch: int = 0
     sync_state_set: tuple[int, ...] = ()
     sync_state_set_epoch: int = 0
+    unclean_epoch: int = 0
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -240,7 +240,17 @@ class Elections:
             is_over = current is None or self._is_lease_over(current)
             return replica_sets.elect_master(current, asked, alive, is_lease_over=is_over)
 
-        return await self.decide(name, asked.cluster_name, decide)
+        decision = await self.decide(name, asked.cluster_name, decide)
+        after = None if decision.write is None else decision.write.broker_set
+        if after is not None and after.unclean_epoch == after.master_epoch:
+            assert after.master_broker_id is not None, "it has just been elected"
+            # A replica that was shortened begins its heartbeats when it learns of its election.
+            self._heartbeats.presume(name, after.master_broker_id, self._now_ms())
+            log.error(
+                "master.elected_unclean set=%s id=%d: acknowledged messages that it lacks are lost",
+                name, after.master_broker_id,
+            )  # fmt: skip
+        return decision
 
     async def replicas_info(self, names: list[str]) -> dict[str, ReplicasInfo]:
         """Return the entries of the answer to CONTROLLER_GET_SYNC_STATE_DATA (1006)."""
@@ -250,7 +260,8 @@ class Elections:
                 stored = await self._settle(name)
                 if stored is not None:
                     alive = self._heartbeats.alive(name, self._now_ms())
-                    found[name] = replica_sets.replicas_info(stored.broker_set, alive)
+                    last = self._heartbeats.all_last(name)
+                    found[name] = replica_sets.replicas_info(stored.broker_set, alive, last)
             return found
 
     async def scan(self) -> None:

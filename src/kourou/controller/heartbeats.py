@@ -89,6 +89,15 @@ class Heartbeats:
         """Return the replica's last heartbeat, also if it is no longer alive."""
         return self._sets.get(broker_name, {}).get(broker_id)
 
+    def all_last(self, broker_name: str) -> Mapping[int, Heartbeat]:
+        """Return the last heartbeats of all replicas of a set, by id."""
+        return self._sets.get(broker_name, {})
+
+    def presume(self, broker_name: str, broker_id: int, now_ms: int) -> None:
+        """Count a replica that sends no heartbeats as alive for the default timeout."""
+        beats = self._sets.setdefault(broker_name, {})
+        beats.setdefault(broker_id, Heartbeat(now_ms, self._timeout_default_ms))
+
     def alive(self, broker_name: str, now_ms: int) -> dict[int, Heartbeat]:
         """Return the last heartbeats of the replicas of a set that are alive, by id."""
         beats = self._sets.get(broker_name, {})

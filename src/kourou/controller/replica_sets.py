@@ -149,6 +149,8 @@ def elect_master(
         return Decision(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, text, header)
     if elected is not None:
         return _elect(current, elected)
+    if asked.unclean and asked.designate_elect:
+        return _elect_unclean(current, broker_id, alive)
     if broker_id != BY_CONTROLLER:
         text = "Failed to elect a new master"
         header = ElectMasterResponseHeader()
@@ -163,6 +165,21 @@ def elect_master(
         ElectMasterResponseHeader(),
         write=None if master is None else Write(after),
     )
+
+
+def _elect_unclean(current: BrokerSet, broker_id: int, alive: Alive) -> Decision:
+    """Elect a replica that may lack acknowledged messages, if no other could be elected.
+
+    It need not be alive: one that was shortened by a power cut sends no heartbeat.
+    """
+    failed, header = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, ElectMasterResponseHeader()
+    if current.replica(broker_id) is None:
+        return Decision(failed, f"Replica {broker_id} is not registered", header)
+    in_sync = [id_ for id_ in current.sync_state_set if id_ in alive]
+    if in_sync:
+        text = f"The replicas {in_sync} are in sync and alive: one of them can be elected"
+        return Decision(failed, text, header)
+    return _elect(replace(current, unclean_epoch=current.master_epoch + 1), broker_id)
 
 
 def _elected(
@@ -242,16 +259,31 @@ def get_replica_info(current: BrokerSet | None) -> Decision:
             GetReplicaInfoResponseHeader(),
         )
     header = GetReplicaInfoResponseHeader(
-        current.master_broker_id, current.master_address, current.master_epoch
+        current.master_broker_id,
+        current.master_address,
+        current.master_epoch,
+        current.unclean_epoch or None,
     )
     return Decision(header=header, body=encode_record(current.in_sync))
 
 
-def replicas_info(current: BrokerSet, alive: Alive) -> ReplicasInfo:
-    """Return the entry of a broker set in the answer to CONTROLLER_GET_SYNC_STATE_DATA (1006)."""
-    name = current.broker_name
+def replicas_info(current: BrokerSet, alive: Alive, last: Alive) -> ReplicasInfo:
+    """Return the entry of a broker set in the answer to CONTROLLER_GET_SYNC_STATE_DATA (1006).
+
+    Args:
+        current: the broker set.
+        alive: the replicas that are alive.
+        last: the last heartbeats of all replicas.
+    """
     identities = [
-        ReplicaIdentity(name, replica.broker_id, replica.address, replica.broker_id in alive)
+        ReplicaIdentity(
+            current.broker_name,
+            replica.broker_id,
+            replica.address,
+            replica.broker_id in alive,
+            None if (beat := last.get(replica.broker_id)) is None else beat.epoch,
+            None if beat is None else beat.max_offset,
+        )
         for replica in current.replicas
     ]
     in_sync = set(current.sync_state_set)

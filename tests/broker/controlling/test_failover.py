@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from kourou.broker.controlling.power_cuts import is_shortened, note_boot
+from kourou.client.administration.admin import AdminClient
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.producer import Producer
 from kourou.errors import KourouError
@@ -17,7 +19,12 @@ from kourou.store.paths import COMMITLOG
 from kourou.store.state.file_sizes import log_files
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
-from tests.broker.controlling.controlled_cluster import TOPIC, ControlledCluster
+from tests.broker.controlling.controlled_cluster import (
+    CONTROLLER,
+    NAMESRV,
+    TOPIC,
+    ControlledCluster,
+)
 
 Acknowledged = dict[tuple[int, int], bytes]
 """Body by queue id and queue offset."""
@@ -192,3 +199,59 @@ def test_only_replica_stays_master_on_a_full_disk_and_stores_again_later() -> No
         assert len(acknowledged) == 5
 
     run(1, test)
+
+
+async def elect_unclean(cluster: ControlledCluster, broker_id: int) -> None:
+    async with AdminClient(NAMESRV, runtime=cluster.runtime) as admin:
+        await admin.elect_master(
+            CONTROLLER, cluster="", broker_name="broker-a", broker_id=broker_id, unclean=True
+        )
+
+
+def test_unclean_election_makes_a_replica_master_that_lags() -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        kept: Acknowledged = {}
+        lost: Acknowledged = {}
+        async with cluster.producer() as producer:
+            await send(producer, 5, kept)
+            await cluster.kill(1)
+            await cluster.until(lambda: len(cluster.in_sync()) == 1)
+            await send(producer, 5, lost)
+            await cluster.kill(0)
+            await cluster.start(1)
+            await asyncio.sleep(10)
+            before = cluster.master()
+            await elect_unclean(cluster, 2)
+            await cluster.until(lambda: cluster.master() == 1)
+            await send(producer, 5, kept)
+            await cluster.start(0)
+            await cluster.until(lambda: len(cluster.in_sync()) == 2)
+        assert before is None, "it was not in sync"
+        assert cluster.master() == 1
+        logs = [stored(disk) for disk in cluster.disks]
+        assert logs[0] == logs[1]
+        assert set(kept.values()) <= set(logs[0].values())
+        assert not set(lost.items()) & set(logs[0].items()), "the end was truncated"
+
+    run(2, test)
+
+
+def test_shortened_replica_serves_only_after_an_unclean_election() -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        acknowledged: Acknowledged = {}
+        await cluster.kill(1)
+        await cluster.until(lambda: len(cluster.in_sync()) == 1)
+        await cluster.kill(0)
+        note_boot(cluster.disks[0], None, shortened=True)
+        await cluster.start(0)
+        await asyncio.sleep(20)
+        before = cluster.master()
+        await elect_unclean(cluster, 1)
+        async with cluster.producer() as producer:
+            await send(producer, 1, acknowledged)
+        assert before is None
+        assert cluster.master() == 0
+        assert len(acknowledged) == 1
+        assert not is_shortened(cluster.disks[0])
+
+    run(2, test)

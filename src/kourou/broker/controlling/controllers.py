@@ -69,12 +69,15 @@ class ReplicaSet(NamedTuple):
         master_address: where the master serves clients; empty without one.
         master_epoch: 0 before the first election.
         in_sync: the in-sync set.
+        unclean_epoch: the last epoch whose master was elected without being in sync; 0 if there was
+            none, or it is not known.
     """
 
     master_id: int | None
     master_address: str
     master_epoch: int
     in_sync: InSyncSet
+    unclean_epoch: int = 0
 
 
 class Controllers:
@@ -130,9 +133,10 @@ class Controllers:
         header = GetReplicaInfoRequestHeader(broker_name)
         answer = await self._ask(lambda: request(RequestCode.CONTROLLER_GET_REPLICA_INFO, header))
         found = answer.header(GetReplicaInfoResponseHeader)
-        return _replicas(
+        replicas = _replicas(
             found.master_broker_id, found.master_address, found.master_epoch, answer.body
         )
+        return replicas._replace(unclean_epoch=found.unclean_epoch or 0)
 
     async def elect(self, identity: Identity) -> ReplicaSet:
         """Ask for the election of a master.

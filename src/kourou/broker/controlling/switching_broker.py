@@ -306,13 +306,15 @@ class SwitchingBroker:
             sorted(role.in_sync.members),
         )
         async with self._changing:
+            end = -1
             if self._broker is not None:
+                end = self._broker.log_state().max_offset
                 broker, self._broker, self._role = self._broker, None, None
                 self._lease.cancel()
                 broker.fence("the broker is changing its role")
                 await broker.stop()
             if cut_at is not None:
-                log.warning("replication.truncated position=%d", cut_at)
+                log.warning("replication.truncated position=%d end=%d", cut_at, end)
                 now_ms, pid = self._runtime.clock.now_ms(), os.getpid()
                 await self._runtime.offload(truncate_replica, self._disk, cut_at, now_ms, pid=pid)
             await self._begin(role)
@@ -336,16 +338,21 @@ class SwitchingBroker:
             lease_from_s = self._lease.now_s()
             found = await self._elect()
             decision = self._decide(found)
-        if decision is Decision.CHANGE_ROLE:
+        is_refused = self._is_shortened and found.master_id == self._me.broker_id
+        if decision is Decision.CHANGE_ROLE and not is_refused:
             await self._change_role(self._role_of(found), lease_from_s)
         elif decision is Decision.KEEP and self._role is not None:
             self._current.adopt_in_sync(found.in_sync, asked_at_s)
         await self._learn_master(found)
 
-    def _decide(self, found: ReplicaSet) -> Decision:
+    def _newest_epoch(self) -> int:
+        """Return the newest epoch that the log has named since the start."""
         replica = self._current.components.replica
         assert replica is not None, "the broker runs in controller mode"
-        return decide(self._me.broker_id, self._role, replica.epochs.newest_seen, found)
+        return replica.epochs.newest_seen
+
+    def _decide(self, found: ReplicaSet) -> Decision:
+        return decide(self._me.broker_id, self._role, self._newest_epoch(), found)
 
     async def _repair(self) -> None:
         """Start again after a failed change of role; truncate the log if the master lacks its end.
@@ -362,8 +369,20 @@ class SwitchingBroker:
             await self._change_role(self._role, self._lease.now_s(), cut_at=truncation.result())
 
     def _note_shortened(self, found: ReplicaSet) -> None:
-        """Serve again, if another master goes on without this replica: it joins as a new one."""
+        """Serve again, if another master goes on without this replica: it joins as a new one.
+
+        Or if it was elected although it may lack acknowledged messages, in an epoch that it has not
+        served in before.
+        """
         me = self._me.broker_id
+        is_accepted = self._is_shortened and found.unclean_epoch == found.master_epoch
+        if is_accepted and found.master_id == me and found.master_epoch > self._newest_epoch():
+            self._is_shortened = False
+            note_boot(self._disk, self._runtime.boot_id())
+            log.error(
+                "controller.elected_unclean epoch=%d: acknowledged messages may be lost",
+                found.master_epoch,
+            )
         if self._is_shortened and found.master_id not in (None, me):
             self._is_shortened = me in found.in_sync.members
             if not self._is_shortened:

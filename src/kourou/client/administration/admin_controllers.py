@@ -74,15 +74,31 @@ class ControllerAdmin(AdminCalls):
         return decode_record(EpochEntryCache, body)
 
     async def elect_master(
-        self, controllers: str, *, cluster: str, broker_name: str, broker_id: int
+        self,
+        controllers: str,
+        *,
+        cluster: str,
+        broker_name: str,
+        broker_id: int,
+        unclean: bool = False,
     ) -> Elected:
         """Make a member of the in-sync set, which must be alive, the master of its set.
+
+        Args:
+            controllers: the controllers.
+            cluster: the cluster of the set; empty: not compared.
+            broker_name: the set.
+            broker_id: the replica.
+            unclean: elect a replica that is not in sync, because no member of the in-sync set is
+                alive: acknowledged messages that it lacks are lost. Only controllers of Kourou.
 
         Raises:
             RemoteError: the controller refuses; code CONTROLLER_MASTER_STILL_EXIST: it is the
                 master already.
         """
-        header = ElectMasterRequestHeader(cluster, broker_name, broker_id, designate_elect=True)
+        header = ElectMasterRequestHeader(
+            cluster, broker_name, broker_id, designate_elect=True, unclean=unclean or None
+        )
         leader = await self._leading(controllers)
         answer = await leader.request(RequestCode.CONTROLLER_ELECT_MASTER, header)
         found = answer.header(ElectMasterResponseHeader)

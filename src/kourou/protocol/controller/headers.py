@@ -58,6 +58,8 @@ class ElectMasterRequestHeader:
 
     Attributes:
         broker_id: the requesting broker, or with `designate_elect` the broker to elect.
+        unclean: Kourou's own field: with `designate_elect`, elect a replica that is not in sync,
+            because none of those that are is alive. Java's controllers ignore it, and refuse.
     """
 
     cluster_name: str = ""
@@ -65,6 +67,7 @@ class ElectMasterRequestHeader:
     broker_id: Long | None = None
     designate_elect: bool = False
     invoke_time: Long | None = None
+    unclean: bool | None = None
 
 
 @dataclass(slots=True)
@@ -109,11 +112,17 @@ class GetReplicaInfoRequestHeader:
 
 @dataclass(slots=True)
 class GetReplicaInfoResponseHeader:
-    """The current master, if there is one."""
+    """The current master, if there is one.
+
+    Attributes:
+        unclean_epoch: Kourou's own field: the last epoch whose master was elected without being in
+            sync; None if there was none.
+    """
 
     master_broker_id: Long | None = None
     master_address: str | None = None
     master_epoch: Int | None = None
+    unclean_epoch: Int | None = None
 
 
 @dataclass(slots=True)
@@ -219,12 +228,19 @@ class ElectMasterResponse:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
-    """One replica registered at a controller."""
+    """One replica registered at a controller.
+
+    Attributes:
+        epoch, max_offset: Kourou's own fields: the newest epoch and the end of its log by its last
+            heartbeat, also if it is not alive; None if this controller has received none.
+    """
 
     broker_name: str | None = None
     broker_id: int | None = None
     broker_address: str | None = None
     alive: bool | None = None
+    epoch: int | None = None
+    max_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
