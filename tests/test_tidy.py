@@ -33,6 +33,7 @@ SHARDS = {
     "kourou.pipelines.ledger_parquet": "a destination for producers, which do not have Spark",
     "kourou.pipelines.stream_metrics": "pure, beside the queries that it measures",
     "kourou.properties_file": "a file format",
+    "kourou.supervising.etcd_child": "a program of its own",
     "kourou.supervising.member_options": "pure, with the options and settings of other programs",
     "kourou.proxy.local_metadata": "needs the broker of the process, unlike the proxy",
     "kourou.proxy.pb.health": "messages of one package, with a generated stub",

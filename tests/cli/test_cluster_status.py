@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from kourou.cli.cluster_status import BrokerSet, Server, judge, status_exit_code, with_status
+from kourou.cli.controlled_sets import ControlledSet
 from kourou.protocol.brokers import HAClientRuntimeInfo, HARuntimeInfo
+from kourou.protocol.controller.headers import ReplicaIdentity, ReplicasInfo
 from kourou.supervising.directory import ClusterDirectory
 from kourou.supervising.topology import create_topology
 from kourou.testing.process import Outcome, Serving
@@ -30,7 +32,7 @@ def test_lag_is_what_the_slave_does_not_have() -> None:
     servers, sets = judge([NAMESRV, MASTER, SLAVE])
 
     assert [one.lag for one in servers] == [None, None, 200]
-    assert sets == [BrokerSet(broker="a", copies=2, minimum=2)]
+    assert sets == [BrokerSet(broker="a", copies=2, minimum=2, master="h:1")]
     assert status_exit_code(servers, sets) == 0
 
 
@@ -68,6 +70,66 @@ def test_set_without_a_registered_master_has_a_problem() -> None:
 
     assert sets[0].problem == "no master: its queues accept no sends"
     assert status_exit_code(servers, sets) == 1
+
+
+REPLICAS = {
+    id_: ReplicaIdentity("a", id_, f"h:{id_}", alive) for id_, alive in ((1, True), (2, True))
+}
+
+
+def elected(*in_sync: int, master: int | None = 1, dead: int = 0) -> ControlledSet:
+    """Return a set of the replicas 1 and 2 as controllers know it."""
+    replicas = {id_: replace(one, alive=id_ != dead) for id_, one in REPLICAS.items()}
+    info = ReplicasInfo(
+        master,
+        None if master is None else f"h:{master}",
+        7,
+        9,
+        tuple(one for id_, one in replicas.items() if id_ in in_sync),
+        tuple(one for id_, one in replicas.items() if id_ not in in_sync),
+    )
+    return ControlledSet(controllers="h:9", info=info)
+
+
+@pytest.mark.parametrize(
+    ("found", "copies", "state", "code"),
+    [
+        (elected(1, 2), 2, "", 0),
+        (elected(1), 1, "too few copies: sends are not acknowledged", 1),
+        (elected(1, 2, master=None), 2, "no master: its queues accept no sends", 1),
+        (elected(1, 2, dead=1), 1, "no master: its queues accept no sends", 1),
+        (elected(1, 2, dead=2), 1, "too few copies: sends are not acknowledged", 1),
+        (ControlledSet(controllers="h:9", problem="no controller leads"), 0, "no controller", 1),
+    ],
+)
+def test_elected_set_needs_a_master_and_its_minimum_in_sync(
+    found: ControlledSet, copies: int, state: str, code: int
+) -> None:
+    master = replace(MASTER, id=1)
+    slave = replace(SLAVE, id=2)
+    servers, (one,) = judge([NAMESRV, master, slave], {"a": found})
+
+    assert one.copies == copies
+    assert one.problem.startswith(state)
+    assert bool(one.problem) == bool(state)
+    assert (one.in_sync, one.minimum) == (found.in_sync_ids, 2)
+    assert status_exit_code(servers, [one]) == code
+
+
+def test_replica_out_of_sync_is_a_problem_of_a_set_that_serves() -> None:
+    master = replace(MASTER, minimum=1)
+    servers, (one,) = judge([master, replace(SLAVE, id=0)], {"a": elected(1)})
+
+    assert [(server.id, server.problem) for server in servers] == [(1, ""), (2, "not in sync")]
+    assert (one.master, one.epoch, one.in_sync, one.problem) == ("h:1", 7, [1], "")
+    assert status_exit_code(servers, [one]) == 1
+
+
+def test_deposed_master_that_does_not_know_it_is_a_problem() -> None:
+    servers, (one,) = judge([MASTER, replace(SLAVE, id=2)], {"a": elected(2, master=2)})
+
+    assert (servers[0].role, servers[0].problem) == ("slave", "another replica is master")
+    assert one.master == "h:2"
 
 
 def test_master_reports_its_log_and_a_slave_its_connection() -> None:
@@ -130,7 +192,10 @@ def test_status_follows_the_processes(tmp_path: Path, command: Command) -> None:
 
     servers = {(one["name"], one["id"]): one for one in found["servers"]}
     assert code == 0
-    assert found["sets"] == [{"broker": "broker-a", "copies": 2, "minimum": 2, "problem": ""}]
+    (found_set,) = found["sets"]
+    assert (found_set["copies"], found_set["minimum"], found_set["problem"]) == (2, 2, "")
+    assert found_set["master"] == servers["broker-a", 0]["address"]
+    assert (found_set["epoch"], found_set["in_sync"]) == (None, None), "its master is fixed"
     assert servers["namesrv-1", None]["pid"] == cluster.pids["namesrv-1"]
     assert servers["broker-a", 1]["starts"] == 1
     assert servers["broker-a", 0]["log_end"] == servers["broker-a", 1]["log_end"] > 0

@@ -12,16 +12,20 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession, runtime_number
+from kourou.cli.cluster_elect import ELECT_HELP, elect, elect_unclean
 from kourou.cli.cluster_start import HELP, start_cluster
 from kourou.cli.cluster_status import HELP as STATUS_HELP
 from kourou.cli.cluster_status import show_status
+from kourou.cli.controlled_sets import Controlling
 from kourou.cli.exits import one_line
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
     AsJson,
+    BrokerName,
     ClusterDir,
     Namesrv,
     Timeout,
+    Yes,
     refuse_options,
 )
 from kourou.client.administration.admin import AdminClient
@@ -78,6 +82,14 @@ _NamesrvPort = Annotated[
         min=0,
         max=65535,
         help="The port of the first name server of a new cluster; 0 means any free.",
+    ),
+]
+_ControllerAddresses = Annotated[
+    str | None,
+    typer.Option(
+        "--controllers",
+        metavar="HOST:PORT[;...]",
+        help="The controllers.  [default: those of DIR, or of the registered brokers]",
     ),
 ]
 _Config = Annotated[
@@ -168,6 +180,31 @@ def status(
 ) -> None:
     """Print the status."""
     show_status(directory, namesrv, timeout, as_json=as_json)
+
+
+@app.command("elect", help=ELECT_HELP, short_help="Make a replica the master of its set.")
+def elect_replica(
+    *,
+    broker: BrokerName,
+    broker_id: Annotated[
+        int | None, typer.Option("--id", metavar="N", min=1, help="The replica to elect.")
+    ] = None,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Elect one that is not in sync; loses messages.")
+    ] = False,
+    yes: Yes = False,
+    controllers: _ControllerAddresses = None,
+    directory: ClusterDir = None,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Elect a replica."""
+    controlling = Controlling.of_options(directory, namesrv, controllers, timeout)
+    if unclean:
+        elect_unclean(broker, broker_id, controlling, yes=yes, as_json=as_json)
+    else:
+        elect(broker, broker_id, controlling, as_json=as_json)
 
 
 async def _lines(admin: AdminClient, timeout_s: float) -> list[BrokerLine]:

@@ -40,7 +40,7 @@ def main(address: str, *command: str) -> None:
 def _accompany(etcd: int, address: str) -> None:
     is_announced = False
     while os.getppid() == etcd:  # else it has ended, and its pid may be another program's
-        if not is_announced and _serves(address):
+        if not is_announced and is_serving(address):
             _announce(address)
             is_announced = True
         readable, _, _ = select.select([0], [], [], _CHECK_S if is_announced else _TICK_S)
@@ -50,7 +50,7 @@ def _accompany(etcd: int, address: str) -> None:
             return
 
 
-def _serves(address: str) -> bool:
+def is_serving(address: str) -> bool:
     """Return whether etcd answers, and has a leader."""
     try:
         with closing(HTTPConnection(address, timeout=_ANSWER_S)) as connection:
