@@ -12,6 +12,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession, runtime_number
+from kourou.cli.cluster_adopt import ADOPT_HELP, adopt
 from kourou.cli.cluster_elect import ELECT_HELP, elect, elect_unclean
 from kourou.cli.cluster_start import HELP, start_cluster
 from kourou.cli.cluster_status import HELP as STATUS_HELP
@@ -23,7 +24,9 @@ from kourou.cli.options import (
     AsJson,
     BrokerName,
     ClusterDir,
+    DryRun,
     Namesrv,
+    StorePath,
     Timeout,
     Yes,
     refuse_options,
@@ -205,6 +208,12 @@ def elect_replica(
         elect_unclean(broker, broker_id, controlling, yes=yes, as_json=as_json)
     else:
         elect(broker, broker_id, controlling, as_json=as_json)
+
+
+@app.command("adopt", help=ADOPT_HELP, short_help="Make a single broker's store a set's first.")
+def adopt_store(*, path: StorePath, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Adopt a store."""
+    adopt(path, dry_run=dry_run, as_json=as_json)
 
 
 async def _lines(admin: AdminClient, timeout_s: float) -> list[BrokerLine]:
