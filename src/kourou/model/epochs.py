@@ -91,6 +91,10 @@ class EpochList:
     def common_end(self, own_end: int, other: EpochList, other_end: int) -> int | None:
         """Return the position up to which two logs are equal; None if nothing shows that.
 
+        A log whose epochs are all older than the first one of the other, which begins at the same
+        position, is equal up to there: none of its records was on the replica that was elected.
+        Epoch 0 is no epoch of a controller, so that records of it are never given up so.
+
         Args:
             own_end: end of the log with this list.
             other: the list of the other log.
@@ -102,7 +106,11 @@ class EpochList:
             # An epoch is noted before its first record, so a log may end before its start.
             if entry in others and entry.start <= shorter:
                 return min(end, others[entry], shorter)
-        return None
+        if not self._entries or not other._entries:
+            return None
+        own_first, other_first = self._entries[0], other._entries[0]
+        is_older = own_first.epoch > 0 and self.last_epoch < other_first.epoch
+        return own_first.start if is_older and own_first.start == other_first.start else None
 
     def cut(self, end: int) -> EpochList:
         """Return the list of the log truncated at `end`: without the epochs that begin there."""

@@ -255,3 +255,27 @@ def test_shortened_replica_serves_only_after_an_unclean_election() -> None:
         assert not is_shortened(cluster.disks[0])
 
     run(2, test)
+
+
+def test_replica_whose_whole_log_was_not_acknowledged_joins_again() -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        acknowledged: Acknowledged = {}
+        assert cluster.master() == 0
+        await cluster.kill(1)
+        async with cluster.producer() as producer:
+            sending = asyncio.create_task(send(producer, 1, acknowledged))
+            await asyncio.sleep(0.5)
+            await cluster.kill(0)
+            await cluster.start(1)
+            await sending
+            await cluster.start(0)
+            await cluster.until(lambda: len(cluster.in_sync()) == 2)
+            await cluster.create_topic()
+            await send(producer, 5, acknowledged)
+        assert len(acknowledged) >= 5
+        assert cluster.master() == 1
+        logs = [stored(disk) for disk in cluster.disks]
+        assert logs[0] == logs[1]
+        assert acknowledged.items() <= logs[0].items()
+
+    run(2, test)
