@@ -12,7 +12,14 @@ import pytest
 from kourou.client.name_servers import NameServers
 from kourou.client.namesrv_addr import parse_namesrv_addr
 from kourou.client.routes import Routes
-from kourou.errors import ConfigError, NoRouteError, RequestTimeoutError
+from kourou.errors import (
+    ConfigError,
+    InvalidParameterError,
+    NoPermissionError,
+    NoRouteError,
+    RequestTimeoutError,
+    SystemBusyError,
+)
 from kourou.model.route import BrokerData, QueueData, TopicRoute
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
@@ -227,3 +234,24 @@ def test_name_server_addresses_are_parsed(text: str, addresses: tuple[str, ...])
 def test_invalid_name_server_addresses_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_namesrv_addr(text)
+
+
+def test_route_is_looked_up_after_an_overload_but_not_after_each() -> None:
+    """A broker that is no longer master answers as one that is overloaded."""
+
+    async def test(names: Names, routes: Routes, _: MemoryNetwork) -> None:
+        names.routes["t"] = route_to("a")
+        await routes.get("t", 3)
+        names.asked.clear()
+        for _number in range(10):
+            routes.refresh_after("t", SystemBusyError(2, "busy"))
+            await asyncio.sleep(0.1)
+        busy = len(names.asked)
+        routes.refresh_after("t", NoPermissionError(16, "read only"))
+        routes.refresh_after("other", InvalidParameterError(29, "no"))
+        await asyncio.sleep(0.1)
+
+        assert busy == 2
+        assert names.asked == ["t"] * 3
+
+    with_routes(test)

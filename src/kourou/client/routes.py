@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
+from typing import Final
 
 from kourou.client.name_servers import NameServers
 from kourou.errors import (
@@ -16,6 +18,8 @@ from kourou.errors import (
     KourouError,
     NoRouteError,
     RequestTimeoutError,
+    ServiceNotAvailableError,
+    SystemBusyError,
     TopicNotFoundError,
 )
 from kourou.model.route import MASTER_ID, QueueData, TopicRoute
@@ -25,6 +29,9 @@ from kourou.protocol.command import request
 from kourou.protocol.routes import GetRouteInfoRequestHeader, decode_topic_route
 
 log = logging.getLogger(__name__)
+
+_BUSY_AGE_S: Final = 0.5
+"""Shortest time between two look-ups of a topic because of an overload."""
 
 
 class Routes:
@@ -57,6 +64,7 @@ class Routes:
         self._remedy = remedy or _remedy
         self._routes: dict[str, TopicRoute] = {}  # in the order of last use
         self._lookups: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._busy_at_s: dict[str, float] = {}  # of the last look-up because of an overload
 
     async def get(self, topic: str, timeout_s: float) -> TopicRoute:
         """Return the cached route, or look it up.
@@ -101,6 +109,22 @@ class Routes:
     def refresh_soon(self, topic: str) -> None:
         """Start a look-up without waiting for it; after a failure the cached route is kept."""
         self._start_lookup(topic)
+
+    def refresh_after(self, topic: str, error: KourouError) -> None:
+        """Start a look-up after an error, if the route may be the cause.
+
+        A broker that is no longer master refuses requests like one that is overloaded; therefore an
+        overload, too, starts a look-up, but only if the last one is older than `_BUSY_AGE_S`.
+        """
+        if error.refresh_route:
+            self._start_lookup(topic)
+        elif isinstance(error, SystemBusyError | ServiceNotAvailableError):
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._busy_at_s.get(topic, -math.inf) >= _BUSY_AGE_S:
+                if len(self._busy_at_s) >= self._routes_max:
+                    self._busy_at_s.clear()
+                self._busy_at_s[topic] = now_s
+                self._start_lookup(topic)
 
     async def refresh_all(self) -> None:
         """Look up all cached routes, one after the other.

@@ -281,8 +281,7 @@ class Sender:
             raise error  # no try can succeed any more
         if not self._resends and isinstance(error, (ConnectionLostError, RequestTimeoutError)):
             raise error
-        if error.refresh_route:
-            self._instance.routes.refresh_soon(tries.outgoing.topic)
+        self._instance.routes.refresh_after(tries.outgoing.topic, error)
 
     def _try(
         self,
