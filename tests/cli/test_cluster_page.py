@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -12,18 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from kourou.testing.process import run_command, start_command
+from kourou.client.config import ProducerConfig
+from kourou.client.send_receipt import SendStatus
+from kourou.client.sending.producer import Producer
+from kourou.model.message import Message
+from kourou.testing.process import Serving, run_command, start_command
 from tests.local_clusters import PATIENCE_S, LocalCluster, wait_until
 
 pytestmark = pytest.mark.slow
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
+ELECTED = "cluster --brokers 1 --replicas 2 --controllers 1 --dir ./elected"
 START = "cluster --brokers 2 --replicas 2 --dir ./cluster"
 
 
 def commands_of(section: str) -> list[str]:
     """Return the commands of the section with this heading."""
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"(?<!`)```\n(\$.*?)```", text, re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     assert all(line.startswith("$ ") for line in lines), lines
     return [line.removeprefix("$ ") for line in lines]
@@ -115,3 +121,63 @@ def test_master_is_restored_from_its_slave_by_the_commands_of_the_page(
         assert cluster.stop() == 0
 
     assert bodies(received) == {17}
+
+
+class Sends:
+    """Sends messages with two retries until told to stop; the first error ends it."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._namesrv = namesrv
+        self.count = 0
+        self.is_over = False
+
+    async def run(self) -> None:
+        # Longer than by default, because a loaded machine starts processes slowly.
+        config = ProducerConfig(refused_attempts_max=3, send_timeout_ms=20_000)
+        async with Producer("producers", self._namesrv, config=config) as producer:
+            while not self.is_over:
+                body = json.dumps({"id": 100 + self.count}).encode()
+                receipt = await producer.send(Message("orders", body))
+                assert receipt.status is SendStatus.SEND_OK
+                self.count += 1
+                await asyncio.sleep(0.02)
+
+
+def test_single_broker_becomes_a_set_that_is_restarted_without_an_error(
+    tmp_path: Path, shell: Callable[[str, Mapping[str, str]], str]
+) -> None:
+    with Serving.start(tmp_path / "store") as alone:
+        sent = run_command("send", "orders", '{"id": 17}', "-n", alone.namesrv)
+        assert (sent.code, alone.stop().code) == (0, 0)
+    for line in commands_of("From a single broker"):
+        shell(line, {})
+    first, elect = commands_of("Masters that are replaced")
+    script = PAGE.partition("```sh\n")[2].partition("```")[0]
+    assert first == f"kourou {ELECTED}"
+
+    async def restart_during_sends(namesrv: str) -> int:
+        sends = Sends(namesrv)
+        sending = asyncio.create_task(sends.run())
+        working = asyncio.create_task(asyncio.to_thread(shell, script, {}))
+        await asyncio.wait((sending, working), return_when=asyncio.FIRST_COMPLETED)
+        sends.is_over = True
+        await sending
+        await working
+        return sends.count
+
+    process = start(tmp_path, ELECTED.split())
+    try:
+        topology = json.loads((tmp_path / "elected" / "cluster.json").read_text())
+        namesrv = f"127.0.0.1:{topology['members'][0]['port']}"
+        count = asyncio.run(restart_during_sends(namesrv))
+        state = json.loads((tmp_path / "elected" / "state.json").read_text())
+        shell(elect, {})
+        words = ("receive", "orders", "--from", "earliest", "--count", str(count + 1))
+        received = run_command(*words, "--timeout", "60", "-n", namesrv).out
+    finally:
+        stop(process)
+
+    brokers = ("broker-a-1", "broker-a-2")
+    assert [state["children"][name]["starts"] for name in brokers] == [2, 2]
+    assert count > 10
+    assert bodies(received) == {17, *range(100, 100 + count)}, "also what the broker had alone"

@@ -14,6 +14,7 @@ from kourou.cli import output
 from kourou.cli.admin_session import AdminSession, runtime_number
 from kourou.cli.cluster_adopt import ADOPT_HELP, adopt
 from kourou.cli.cluster_elect import ELECT_HELP, elect, elect_unclean
+from kourou.cli.cluster_move import MOVE_HELP, Target, move
 from kourou.cli.cluster_start import HELP, start_cluster
 from kourou.cli.cluster_status import HELP as STATUS_HELP
 from kourou.cli.cluster_status import show_status
@@ -208,6 +209,41 @@ def elect_replica(
         elect_unclean(broker, broker_id, controlling, yes=yes, as_json=as_json)
     else:
         elect(broker, broker_id, controlling, as_json=as_json)
+
+
+@app.command("move", help=MOVE_HELP, short_help="Move the master of a set to another replica.")
+def move_master(
+    *,
+    broker: BrokerName,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="HOST[:PORT]", help="The address of the new master."),
+    ] = None,
+    broker_id: Annotated[
+        int | None, typer.Option("--id", metavar="N", min=1, help="The id of the new master.")
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the old one when it was stopped.")
+    ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="The longest wait for a broker."),
+    ] = 600.0,
+    controllers: _ControllerAddresses = None,
+    directory: ClusterDir = None,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Move a master."""
+    move(
+        broker,
+        Target(place=to, broker_id=broker_id),
+        Controlling.of_options(directory, namesrv, controllers, timeout),
+        wait_s=wait,
+        remove=remove,
+        as_json=as_json,
+    )
 
 
 @app.command("adopt", help=ADOPT_HELP, short_help="Make a single broker's store a set's first.")
