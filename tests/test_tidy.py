@@ -23,7 +23,6 @@ SHARDS = {
     "kourou.client.consuming.membership.mode_changes": "pure, with a state machine of its own",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
     "kourou.broker.controlling.role_decisions": "pure, beside the loops that act on it",
-    "kourou.broker.controlling.power_cuts": "a file of its own, and what it tells",
     "kourou.broker.controlling.lease": "a timer with a rule of its own, beside the loops",
     "kourou.cli.cluster_adopt": "a command of its own, beside a long group of commands",
     "kourou.cli.serve_controlled": "what only controller mode needs, beside a long start",

@@ -340,6 +340,15 @@ class Components:
             return self.master.status()
         return HARuntimeInfo(True, self.context.store.reader.written_position)
 
+    async def mark_acknowledged(self) -> None:
+        """Mark durably what a replica in controller mode has acknowledged.
+
+        Raises:
+            OSError: the mark cannot be written.
+        """
+        if self.replica is not None:
+            await self.context.offload(self.replica.mark, self.context.commit.stored_position)
+
     def learn_master(self, addresses: RegisterBrokerResponseHeader) -> None:
         """Let a slave copy from the master that a name server knows."""
         assert self.slave is not None, "the broker is a slave"

@@ -112,6 +112,14 @@ class ControlledBroker(ABC):
             return asyncio.get_running_loop().create_future()
         return asyncio.shield(slave.truncation)
 
+    @property
+    def has_confirmed(self) -> bool:
+        """Whether a slave has everything that its master calls confirmed, in this run."""
+        slave = self.components.slave
+        if slave is None or not slave.confirmed:
+            return False
+        return slave.confirmed <= self.components.context.commit.stored_position
+
     def log_state(self) -> LogState:
         """Return epoch, end and confirm offset of the log, for heartbeats.
 

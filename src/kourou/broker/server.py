@@ -55,7 +55,7 @@ from kourou.store.message_store import MessageStore, Progress
 log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_MS: Final = 1_000
-"""How often consume queues and the checkpoint are written."""
+"""How often consume queues, the checkpoint, and the mark of a replica's acks are written."""
 FLUSH_PAUSE_MS: Final = 10
 """Pause between two steps of that, when many queues are new."""
 STATS_INTERVAL_MS: Final = 1_000
@@ -457,6 +457,7 @@ class _RunningBroker:
         await _run_stop_step("save filters", self.components.tables.filters.persist)
         if self.components.slave is None:
             await self._save_deliveries()
+        await _run_stop_step("mark acknowledged", self.components.mark_acknowledged)
         await _run_stop_step("close store", self._close_store)
         self.components.flusher.close()
 
@@ -501,10 +502,11 @@ class _RunningBroker:
         self._context.stats.on_connection_closed()
 
     async def _flush(self) -> None:
-        """Write the consume queues and the checkpoint, in steps that do not block the loop long."""
+        """Write consume queues, checkpoint and marks, in steps that do not block the loop long."""
         clock, commit = self._context.clock, self._context.commit
         while not commit.flush(clock.now_ms()):  # noqa: ASYNC110 - each call does a step of it
             await asyncio.sleep(FLUSH_PAUSE_MS / 1000)
+        await self.components.mark_acknowledged()
 
     async def _sample(self) -> None:
         now_s = self._context.clock.now_ms() / 1000

@@ -6,9 +6,9 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
-from kourou.broker.controlling.power_cuts import is_shortened, note_boot
 from kourou.client.administration.admin import AdminClient
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.producer import Producer
@@ -16,6 +16,7 @@ from kourou.errors import KourouError
 from kourou.model.message import Message
 from kourou.store.log.log_walk import walk_log
 from kourou.store.paths import COMMITLOG
+from kourou.store.state.ack_mark import read_ack_mark, save_ack_mark
 from kourou.store.state.file_sizes import log_files
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
@@ -242,7 +243,10 @@ def test_shortened_replica_serves_only_after_an_unclean_election() -> None:
         await cluster.kill(1)
         await cluster.until(lambda: len(cluster.in_sync()) == 1)
         await cluster.kill(0)
-        note_boot(cluster.disks[0], None, shortened=True)
+        mark = read_ack_mark(cluster.disks[0])
+        assert mark is not None
+        lacking = msgspec.structs.replace(mark, loss="its end is lost")
+        save_ack_mark(cluster.disks[0], lacking)
         await cluster.start(0)
         await asyncio.sleep(20)
         before = cluster.master()
@@ -252,7 +256,9 @@ def test_shortened_replica_serves_only_after_an_unclean_election() -> None:
         assert before is None
         assert cluster.master() == 0
         assert len(acknowledged) == 1
-        assert not is_shortened(cluster.disks[0])
+        left = read_ack_mark(cluster.disks[0])
+        assert left is not None
+        assert left.loss == ""
 
     run(2, test)
 

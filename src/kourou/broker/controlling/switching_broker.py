@@ -29,9 +29,10 @@ from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.controlling.controllers import Controllers, Identity, ReplicaSet
 from kourou.broker.controlling.identity import apply_for_id, check_names, read_identity
 from kourou.broker.controlling.lease import Lease
-from kourou.broker.controlling.power_cuts import is_shortened, note_boot, was_power_cut
 from kourou.broker.controlling.role_decisions import Decision, decide
 from kourou.broker.periodic_tasks import wait_woken
+from kourou.broker.replication.acknowledged import note_start
+from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker, FlusherFactory
 from kourou.broker.writing.kernel_flusher import KernelFlusher
@@ -111,7 +112,6 @@ class SwitchingBroker:
         self._loop = asyncio.get_running_loop()
         self._is_confirmed = True  # the last question to the controller was answered
         self._changing = asyncio.Lock()
-        self._is_shortened = False  # the log may lack what it has acknowledged
         self._is_silent = False  # waits until the controller takes the broker for lost
         self._members: frozenset[int] = frozenset()  # the in-sync set of the last answer
         self._unfit_reason = ""  # why it leaves the role of the master to others
@@ -180,12 +180,8 @@ class SwitchingBroker:
         `Broker.start`.
         """
         self._is_namesrv_local = is_namesrv_local
-        boot_id = self._runtime.boot_id()
         loses_unsynced = self._config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
-        self._is_shortened = is_shortened(self._disk) or (
-            loses_unsynced and was_power_cut(self._disk, boot_id)
-        )
-        note_boot(self._disk, boot_id, shortened=self._is_shortened)
+        note_start(self._disk, self._runtime.boot_id(), loses_unsynced=loses_unsynced)
         await self.obtain_id()
         await self._begin(None, progress, first_registration_ms)
         self._tasks = [
@@ -331,28 +327,29 @@ class SwitchingBroker:
         asked_at_s, lease_from_s = self._loop.time(), self._lease.now_s()
         found = await self._ask()
         self._is_confirmed, self._members = True, found.in_sync.members
-        self._note_shortened(found)
+        await self._compare_mark(found)
         decision = self._decide(found)
         self._is_silent = self._is_silent and decision is Decision.ELECT and bool(found.master_id)
-        if decision is Decision.ELECT and not self._is_shortened and not self._check_fitness():
+        may_lead = not self._replica.acknowledged.loss and not self._check_fitness()
+        if decision is Decision.ELECT and may_lead:
             lease_from_s = self._lease.now_s()
             found = await self._elect()
             decision = self._decide(found)
-        is_refused = self._is_shortened and found.master_id == self._me.broker_id
-        if decision is Decision.CHANGE_ROLE and not is_refused:
+        if decision is Decision.CHANGE_ROLE and not self._must_not_lead(found):
             await self._change_role(self._role_of(found), lease_from_s)
         elif decision is Decision.KEEP and self._role is not None:
             self._current.adopt_in_sync(found.in_sync, asked_at_s)
         await self._learn_master(found)
 
-    def _newest_epoch(self) -> int:
-        """Return the newest epoch that the log has named since the start."""
+    def _decide(self, found: ReplicaSet) -> Decision:
+        newest_seen = self._replica.epochs.newest_seen
+        return decide(self._me.broker_id, self._role, newest_seen, found)
+
+    @property
+    def _replica(self) -> ControlledReplica:
         replica = self._current.components.replica
         assert replica is not None, "the broker runs in controller mode"
-        return replica.epochs.newest_seen
-
-    def _decide(self, found: ReplicaSet) -> Decision:
-        return decide(self._me.broker_id, self._role, self._newest_epoch(), found)
+        return replica
 
     async def _repair(self) -> None:
         """Start again after a failed change of role; truncate the log if the master lacks its end.
@@ -368,25 +365,46 @@ class SwitchingBroker:
         if truncation.done() and self._role is not None:
             await self._change_role(self._role, self._lease.now_s(), cut_at=truncation.result())
 
-    def _note_shortened(self, found: ReplicaSet) -> None:
-        """Serve again, if another master goes on without this replica: it joins as a new one.
+    async def _compare_mark(self, found: ReplicaSet) -> None:
+        """Compare an answer with the mark of what was acknowledged.
 
-        Or if it was elected although it may lack acknowledged messages, in an epoch that it has not
-        served in before.
+        A member of the in-sync set beside others had a role in the epoch of its master: a store
+        that names only older ones was restored. After a loss, the replica is complete again when it
+        has what another master confirms, or when that goes on without it; or it was elected
+        although it may lack something, in an epoch that it has not served in before.
         """
-        me = self._me.broker_id
-        is_accepted = self._is_shortened and found.unclean_epoch == found.master_epoch
-        if is_accepted and found.master_id == me and found.master_epoch > self._newest_epoch():
-            self._is_shortened = False
-            note_boot(self._disk, self._runtime.boot_id())
-            log.error(
-                "controller.elected_unclean epoch=%d: acknowledged messages may be lost",
-                found.master_epoch,
+        acknowledged, me = self._replica.acknowledged, self._me.broker_id
+        members = found.in_sync.members
+        is_member = me in members
+        # The end of a master begins an epoch, too, and does not change the set.
+        epoch = found.master_epoch - (found.master_id is None)
+        if is_member and len(members) > 1 and 0 < acknowledged.role_epoch < epoch:
+            await self._runtime.offload(
+                acknowledged.note_loss,
+                f"the replica was in sync in epoch {epoch}, and its store knows only "
+                f"{acknowledged.role_epoch}: it was restored",
             )
-        if self._is_shortened and found.master_id not in (None, me):
-            self._is_shortened = me in found.in_sync.members
-            if not self._is_shortened:
-                note_boot(self._disk, self._runtime.boot_id())
+        if not acknowledged.loss or found.master_id is None:
+            return
+        if found.master_id == me:
+            is_new = found.master_epoch > self._replica.epochs.newest_seen
+            if found.unclean_epoch != found.master_epoch or not is_new:
+                return
+            log.error(
+                "controller.elected_unclean epoch=%d effect=%s",
+                found.master_epoch,
+                "acknowledged messages may be lost",
+            )
+        is_slave = self._role is not None and self._role.master_epoch == found.master_epoch
+        has_all = is_slave and self._current.has_confirmed
+        if not is_member or has_all or found.master_id == me:
+            stored = self._current.components.context.commit.stored_position
+            epochs = self._replica.epochs.epochs
+            await self._runtime.offload(acknowledged.rejoin, stored, epochs)
+
+    def _must_not_lead(self, found: ReplicaSet) -> bool:
+        """Return whether an answer names this replica as master, which lacks something."""
+        return found.master_id == self._me.broker_id and bool(self._replica.acknowledged.loss)
 
     async def _elect(self) -> ReplicaSet:
         try:
@@ -442,7 +460,7 @@ class SwitchingBroker:
         """Send a heartbeat; its answer renews the lease of a master."""
         if self._broker is None or not self._is_registered or not self._is_confirmed:
             return
-        if self._is_shortened or self._is_silent or self._check_fitness():
+        if self._is_silent or self._replica.acknowledged.loss or self._check_fitness():
             return
         rules, asked_at_s = self._config.controller, self._lease.now_s()
         epoch = 0 if self._role is None else self._role.master_epoch

@@ -1,4 +1,4 @@
-"""A replica of one run in controller mode: its role, and the epochs of its log with their file.
+"""A replica of one run in controller mode: its role, its epochs with their file, its mark of acks.
 
 Each change of the epochs is durable before it has an effect. Both the file and its backup are
 replaced, so that a damaged file never restores a list that lacks an epoch, or names one that was
@@ -7,17 +7,22 @@ cut.
     start of a replica    entries at or beyond the log's end are removed: nothing was appended then
     start of a master     the new epoch begins at the log's end, before anything can be appended
     bytes of a new epoch  its entry is noted before a slave appends the first of them
+
+Before all that, the log and the epochs are compared with the mark of what was acknowledged. A
+replica that is behind it may be a slave, and no master.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kourou.broker.replication.acknowledged import Acknowledged
 from kourou.broker.replication.controlled_role import ControlledRole, ControllerPort
 from kourou.disk import Disk
 from kourou.errors import EpochError
 from kourou.model.epochs import EpochEntry, EpochList
 from kourou.store.reader import StoreReader
+from kourou.store.state.ack_mark import REMEDY
 from kourou.store.state.epoch_file import read_epochs, replace_epochs
 
 
@@ -106,11 +111,13 @@ class ControlledReplica:
         role: the decision of the controller.
         port: asks the controller for other in-sync sets; a slave does not use it.
         epochs: of the log.
+        acknowledged: the mark of what it has acknowledged.
     """
 
     role: ControlledRole
     port: ControllerPort
     epochs: EpochLog
+    acknowledged: Acknowledged
 
     @classmethod
     def begin(
@@ -122,14 +129,27 @@ class ControlledReplica:
         device.
 
         Raises:
-            EpochError: the epoch of the master is not newer than those of the log.
+            EpochError: the epoch of the master is not newer than those of the log, or its log may
+                lack something that it has acknowledged.
             CorruptRecordError: neither the file of the epochs nor its backup is good.
             OSError: a file cannot be read or written.
         """
         begin, end = reader.min_position, reader.written_position
-        epochs = EpochLog.load(disk)
+        epochs, acknowledged = EpochLog.load(disk), Acknowledged.load(disk)
+        acknowledged.compare(epochs.epochs, begin, end)
+        if role.is_master and acknowledged.loss:
+            raise EpochError(f"the replica must not be master: {acknowledged.loss}; {REMEDY}")
+        acknowledged.begin(role.master_epoch)
         if role.is_master:
             epochs.begin(role.master_epoch, begin, end)
         else:
             epochs.cut(begin, end)
-        return cls(role, port, epochs)
+        return cls(role, port, epochs, acknowledged)
+
+    def mark(self, stored: int) -> None:
+        """Raise the mark of what was acknowledged to the end of what is stored, durably.
+
+        Raises:
+            OSError: the mark cannot be written.
+        """
+        self.acknowledged.advance(stored, self.epochs.epochs)

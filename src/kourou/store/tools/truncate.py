@@ -5,6 +5,7 @@ itself; to undo everything after some record; or a replica whose log has an end 
 lacks, because it was not acknowledged before a failover.
 
     step       left by a crash after this step
+    acks       the mark of what a replica acknowledged is lowered, or says what is about to be lost
     note       a store that recovers at the next start; nothing is truncated
     lower      the same: the checkpoint names the last record that stays
     index      the same; removed index files are rebuilt
@@ -29,6 +30,7 @@ from kourou.protocol.record.keys import is_visible
 from kourou.store.formats import Checkpoint
 from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
+from kourou.store.state.ack_mark import lower_ack_mark, note_loss
 from kourou.store.state.checkpoint import load_checkpoint
 from kourou.store.state.epoch_file import cut_epochs
 from kourou.store.state.file_sizes import LogFile, find_sizes, log_files
@@ -87,7 +89,9 @@ def truncate_replica(disk: Disk, position: int, now_ms: int, *, pid: int) -> Non
     start = max(0, position - position % segment_bytes - segment_bytes)
     plan = plan_truncation(disk, position, start=start)
     if plan is not None:
-        truncate_log(disk, plan, now_ms, pid=pid)
+        with locked(disk):
+            lower_ack_mark(disk, plan.position)
+        _truncate(disk, plan, now_ms, pid=pid)
 
 
 def plan_truncation(
@@ -141,11 +145,19 @@ def _add_piece(plan: Truncation, piece: LogPiece) -> None:
 def truncate_log(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None:
     """Truncate the log as planned, durably, and recover the store.
 
+    A replica in controller mode then counts as behind what it has acknowledged.
+
     Raises:
         StoreLockedError: another process has the store open; nothing was changed.
         StoreError: the store cannot be opened afterwards; the log is truncated.
         OSError: a file cannot be written; start the store to recover it, or truncate again.
     """
+    with locked(disk):
+        note_loss(disk, f"the log was truncated at {plan.position}")
+    _truncate(disk, plan, now_ms, pid=pid)
+
+
+def _truncate(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None:
     with locked(disk):
         checkpoint = load_checkpoint(disk)
         record_change(disk, pid)
