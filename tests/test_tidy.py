@@ -41,6 +41,7 @@ SHARDS = {
     "kourou.proxy.pb.reflection_v1": "likewise",
     "kourou.proxy.pb.reflection_v1alpha": "likewise",
     "kourou.proxy.pb.wire": "base of the generated stubs",
+    "kourou.store.tools.check_marks": "one part of a check, beside a module that is full",
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",
     "kourou.spark.class_archive": "needs no Spark, as its test, and knows files that Java owns",
     "kourou.spark.duplicates": "a public function, which the package imports on first use",

@@ -1,6 +1,7 @@
 """Opening and closing of a store's files, in an order that is safe against a crash at any point.
 
-    open     lock, create directories, recover, save the file sizes, write `abort` durably
+    open     lock, finish a cut of the log, create directories, recover, save the file sizes,
+             write `abort` durably
     close    sync the log, flush and sync the queues, complete and save the key index,
              write the checkpoint, save the end of log and queues, remove `abort` durably, unlock
 
@@ -33,6 +34,7 @@ from kourou.store.paths import (
 )
 from kourou.store.queues.appended import AppendedRecord
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
+from kourou.store.recovery.cut import clear_cut, run_cut
 from kourou.store.recovery.queue_totals import begin_totals, with_file_count
 from kourou.store.recovery.recovery import Progress, Recovery, RecoveryReport
 from kourou.store.state.abort_file import LastRun, read_last_run, remove_abort, write_abort
@@ -75,12 +77,14 @@ def open_files(
     """
     unlock = disk.lock(LOCK)
     try:
+        run_cut(disk)
         files = _load(disk, config, now_ms, progress, unlock)
         files.save_state(files.state)
         create_checkpoint(disk)
         # Before `abort` names Kourou, because from then on recovery uses the checkpoint's copy.
         files.checkpoint.write()
         write_abort(disk, pid)
+        clear_cut(disk)
     except BaseException:
         unlock()
         raise

@@ -223,3 +223,22 @@ class IndexFile:
             if entry.seconds < 0 or at_ms <= begin_ms - 1000:
                 return
             before, number = number, entry.previous
+
+
+def remove_index_from(disk: Disk, position: int) -> None:
+    """Remove the files of the key index with records at or after the position, durably.
+
+    They are rebuilt when the store is used. A file with an incomplete header is removed too, with
+    all later ones.
+    """
+    names = disk.list(INDEX)
+    kept_count = 0
+    for name in names:
+        data = disk.read(f"{INDEX}/{name}", 0, HEADER_BYTES)
+        if len(data) < HEADER_BYTES or HEADER.unpack(data)[3] >= position:
+            break
+        kept_count += 1
+    for name in reversed(names[kept_count:]):
+        disk.unlink(f"{INDEX}/{name}")
+    if kept_count < len(names):
+        disk.sync_directory(INDEX)

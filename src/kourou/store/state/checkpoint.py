@@ -108,6 +108,14 @@ def create_checkpoint(disk: Disk) -> None:
         disk.truncate(CHECKPOINT, CHECKPOINT_BYTES)
 
 
+def lower_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint by one with lower positions, durably."""
+    create_checkpoint(disk)
+    save_checkpoint(disk, checkpoint)
+    disk.sync(CHECKPOINT)
+    disk.sync_directory("")
+
+
 class CheckpointWriter:
     """Advances the checkpoint as files become durable, and writes it.
 

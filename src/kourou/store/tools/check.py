@@ -11,6 +11,7 @@
     timers           wheel, timer log and check file against the log; see `check_timers`
     checkpoint       names a record, and no time later than the log's; Kourou's copy is undamaged
     config           each file, or its backup, can be read
+    marks            no truncation is unfinished; a replica's log has what it has acknowledged
 
 A store has findings after a crash, until it is opened again. Of a store in use, only the part is
 checked that was durable when the check began, by the checkpoint: the log up to the synced position,
@@ -54,6 +55,7 @@ from kourou.store.tools.check_batch_queue import BatchQueueCheck
 from kourou.store.tools.check_extension import UnitCheck
 from kourou.store.tools.check_index import check_index
 from kourou.store.tools.check_log import LogBounds, LogCheck, TopicRules
+from kourou.store.tools.check_marks import check_marks
 from kourou.store.tools.check_queue import QueueCheck
 from kourou.store.tools.check_timers import TimersCheck
 from kourou.store.tools.findings import CheckReport, Finding
@@ -133,6 +135,7 @@ class _Check:
         self._check_checkpoint(log)
         if not self._is_live:
             self._check_index(log)
+            self._findings += check_marks(self._disk, self._log.first, log.end)
         return CheckReport(
             self._without_removed_files() if self._is_live else self._findings,
             log.records,

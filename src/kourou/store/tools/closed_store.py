@@ -23,16 +23,13 @@ import msgspec
 
 from kourou.disk import Disk
 from kourou.store.config import StoreConfig
-from kourou.store.formats import Checkpoint
-from kourou.store.index.index_file import HEADER, HEADER_BYTES
 from kourou.store.index.key_index import IndexStep
 from kourou.store.log.log_walk import read_log_record
 from kourou.store.message_store import MessageStore
-from kourou.store.paths import CHECKPOINT, INDEX, LOCK
+from kourou.store.paths import LOCK
 from kourou.store.recovery.recovery import Progress
 from kourou.store.retention import RetentionConfig
 from kourou.store.state.abort_file import note_failed_sync, read_last_run, write_abort
-from kourou.store.state.checkpoint import create_checkpoint, save_checkpoint
 from kourou.store.state.file_sizes import detect_sizes, find_sizes
 from kourou.store.state.store_state import StoreStateFile
 from kourou.store.timer.slot_choice import ROLL_WINDOW_SLOTS, roll_window_ms
@@ -80,33 +77,6 @@ def record_change(disk: Disk, pid: int, **state_changes: Any) -> None:  # noqa: 
     write_abort(disk, pid)  # also after RocketMQ: otherwise Kourou's checkpoint would be invalid
     if suspect:
         note_failed_sync(disk)
-
-
-def lower_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint by one with lower positions, durably."""
-    create_checkpoint(disk)
-    save_checkpoint(disk, checkpoint)
-    disk.sync(CHECKPOINT)
-    disk.sync_directory("")
-
-
-def remove_index_from(disk: Disk, position: int) -> None:
-    """Remove the files of the key index with records at or after the position, durably.
-
-    They are rebuilt when the store is used. A file with an incomplete header is removed too, with
-    all later ones.
-    """
-    names = disk.list(INDEX)
-    kept_count = 0
-    for name in names:
-        data = disk.read(f"{INDEX}/{name}", 0, HEADER_BYTES)
-        if len(data) < HEADER_BYTES or HEADER.unpack(data)[3] >= position:
-            break
-        kept_count += 1
-    for name in reversed(names[kept_count:]):
-        disk.unlink(f"{INDEX}/{name}")
-    if kept_count < len(names):
-        disk.sync_directory(INDEX)
 
 
 def recover_and_close(

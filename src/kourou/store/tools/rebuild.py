@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from kourou.disk import Disk
 from kourou.protocol.record.keys import LIGHT_TOPIC_PREFIX, is_visible, light_queues
 from kourou.store.formats import Checkpoint
+from kourou.store.index.index_file import remove_index_from
 from kourou.store.log.log_walk import PieceKind, Progress, walk_log, with_damage
 from kourou.store.paths import (
     BATCH_CONSUMEQUEUE,
@@ -37,16 +38,15 @@ from kourou.store.paths import (
     queue_directory,
 )
 from kourou.store.queues.topic_table import named_topics
+from kourou.store.state.checkpoint import lower_checkpoint
 from kourou.store.state.file_sizes import find_sizes, log_files
 from kourou.store.state.store_state import StoreStateFile
 from kourou.store.timer.timer_rebuild import WaitingTimers
 from kourou.store.tools.closed_store import (
     locked,
-    lower_checkpoint,
     rebuild_closed_timers,
     record_change,
     recover_and_close,
-    remove_index_from,
 )
 
 

@@ -7,14 +7,7 @@ lacks, because it was not acknowledged before a failover.
     step       left by a crash after this step
     acks       the mark of what a replica acknowledged is lowered, or says what is about to be lost
     note       a store that recovers at the next start; nothing is truncated
-    lower      the same: the checkpoint names the last record that stays
-    index      the same; removed index files are rebuilt
-    timers     no timer files: the next start rebuilds them from the log
-    cut        a shorter log: segments are removed from the last one back; zeros after its end are
-               durable, so that nothing of the old end can reappear behind new records
-    epochs     the same: a replica ignores epochs beyond its log's end, and those that are left show
-               that a log which is not cut yet has other bytes than its master's
-    recover    queues truncated like the log
+    mark, cut  the next start finishes it: `store/recovery/cut.py`
     rebuild    timer files rebuilt from the remaining log; the complete store
 
 A broker clamps the offsets of groups when it starts.
@@ -27,21 +20,16 @@ from dataclasses import dataclass, field
 
 from kourou.disk import Disk
 from kourou.protocol.record.keys import is_visible
-from kourou.store.formats import Checkpoint
 from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
+from kourou.store.recovery.cut import Cut, mark_cut
 from kourou.store.state.ack_mark import lower_ack_mark, note_loss
-from kourou.store.state.checkpoint import load_checkpoint
-from kourou.store.state.epoch_file import cut_epochs
-from kourou.store.state.file_sizes import LogFile, find_sizes, log_files
-from kourou.store.timer.timer_rebuild import remove_timer_files
+from kourou.store.state.file_sizes import find_sizes, log_files
 from kourou.store.tools.closed_store import (
     locked,
-    lower_checkpoint,
     rebuild_closed_timers,
     record_change,
     recover_and_close,
-    remove_index_from,
 )
 
 
@@ -158,48 +146,13 @@ def truncate_log(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None
 
 
 def _truncate(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None:
+    last = plan.last_kept
     with locked(disk):
-        checkpoint = load_checkpoint(disk)
         record_change(disk, pid)
-        lower_checkpoint(disk, _lowered(checkpoint, plan))
-        remove_index_from(disk, plan.position)
-        remove_timer_files(disk)
-        _truncate_files(
-            disk, log_files(disk, COMMITLOG), find_sizes(disk).segment_bytes, plan.position
-        )
-        cut_epochs(disk, plan.position)
+        if last is None or last.header is None:
+            mark_cut(disk, Cut(plan.position))
+        else:
+            at_ms = last.header.store_at_ms
+            mark_cut(disk, Cut(plan.position, last.position, last.end, at_ms))
     recover_and_close(disk, now_ms, pid=pid)
     rebuild_closed_timers(disk, now_ms)
-
-
-def _lowered(checkpoint: Checkpoint, plan: Truncation) -> Checkpoint:
-    """Return the checkpoint with all fields lowered to the log's new end."""
-    last = plan.last_kept
-    at_ms = last.header.store_at_ms if last is not None and last.header is not None else 0
-    return checkpoint._replace(
-        log_at_ms=min(checkpoint.log_at_ms, at_ms),
-        queues_at_ms=min(checkpoint.queues_at_ms, at_ms),
-        index_at_ms=min(checkpoint.index_at_ms, at_ms),
-        queues_offset=min(checkpoint.queues_offset, 0 if last is None else last.position),
-        # Declare the rest durable, whatever was known before: recovery then skips damage in it.
-        synced_position=0 if last is None else last.end,
-        confirmed_offset=min(checkpoint.confirmed_offset, plan.position),
-        queue_files=0,
-    )
-
-
-def _truncate_files(disk: Disk, files: list[LogFile], segment_bytes: int, position: int) -> None:
-    """Remove the files from the position on, in reverse order; zero the rest of the last one.
-
-    The first file is kept even if it becomes empty, since its name determines the log's positions.
-    """
-    for file in reversed(files):
-        if file.start >= position and file is not files[0]:
-            disk.unlink(file.name)
-    disk.sync_directory(COMMITLOG)
-    for file in files:
-        at = max(0, position - file.start)
-        if at < segment_bytes and (file.start < position or file is files[0]):
-            disk.truncate(file.name, at)
-            disk.truncate(file.name, segment_bytes)
-            disk.sync(file.name)
