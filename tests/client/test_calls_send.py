@@ -99,7 +99,12 @@ def close_connection(request: Request) -> None:
     [
         (0, {"KOUROU_DURABILITY": "DISK"}, Durability.DISK, SendStatus.SEND_OK),
         (0, {"KOUROU_DURABILITY": "MEMORY"}, Durability.MEMORY, SendStatus.SEND_OK),
-        (0, {"KOUROU_DURABILITY": "REPLICATED"}, Durability.REPLICATED, SendStatus.SEND_OK),
+        (
+            0,
+            {"KOUROU_DURABILITY": "REPLICATED", "KOUROU_COPIES": "3"},
+            Durability.REPLICATED,
+            SendStatus.SEND_OK,
+        ),
         (0, {"KOUROU_DURABILITY": "GOLD"}, Durability.UNKNOWN, SendStatus.SEND_OK),
         (0, {}, Durability.UNKNOWN, SendStatus.SEND_OK),
         (10, {"KOUROU_DURABILITY": "DISK"}, Durability.MEMORY, SendStatus.FLUSH_DISK_TIMEOUT),
@@ -113,6 +118,7 @@ def test_receipt_has_the_durability_the_broker_reported(
     async def body(producer: Producer) -> None:
         receipt = await producer.send(Message("T", b"x"))
         assert (receipt.durability, receipt.status) == (durability, status)
+        assert receipt.copies == (3 if durability is Durability.REPLICATED else None)
         assert (receipt.queue.queue_id, receipt.queue_offset) == (3, 17)
 
     against([stored(code, **extra)], body)

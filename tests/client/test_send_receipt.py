@@ -15,8 +15,8 @@ QUEUE = MessageQueue("T", "b", 3)
 
 
 def test_fast_receipt_equals_a_constructed_one() -> None:
-    short = stored_receipt("id", "place", QUEUE, 17, Durability.DISK)
-    made = SendReceipt("id", "place", QUEUE, 17, Durability.DISK)
+    short = stored_receipt("id", "place", QUEUE, 17, Durability.REPLICATED, 3)
+    made = SendReceipt("id", "place", QUEUE, 17, Durability.REPLICATED, copies=3)
 
     assert type(short) is SendReceipt
     assert (short, hash(short), repr(short)) == (made, hash(made), repr(made))

@@ -222,6 +222,8 @@ class _Tally:
         if self._as_json or last is None:
             return
         durability = _DURABILITY_TEXT[last.durability]
+        if last.copies is not None:
+            durability = f"{durability} ({last.copies} copies)"
         if self.count == 1:
             # A scheduled message has no position in the topic yet.
             position = self._template.schedule_text(self._clock.now_ms()) or (
@@ -350,6 +352,7 @@ def _receipt_json(receipt: SendReceipt) -> str:
             "msg_id": receipt.msg_id,
             "offset_msg_id": receipt.offset_msg_id,
             "durability": receipt.durability.value,
+            "copies": receipt.copies,
             "status": receipt.status.name,
             "recall_handle": receipt.recall_handle,
         }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kourou.client.config import ProducerConfig
-from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
+from kourou.client.send_receipt import COPIES, Durability, SendReceipt, SendStatus
 from kourou.errors import (
     InvalidMessageError,
     InvalidTopicError,
@@ -31,6 +31,7 @@ from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.compression import CompressionType
 from kourou.protocol.message_batch import BatchItem, encode_batch
 from kourou.protocol.sending import (
+    COPIES_FIELD,
     DURABILITY_FIELD,
     RecallMessageResponseHeader,
     SendMessageRequestHeaderV2,
@@ -269,6 +270,7 @@ def receipts(
             durability,
             status,
             header.recall_handle,
+            COPIES.get(answer.ext_fields.get(COPIES_FIELD, "")),
         )
         for index, (msg_id, offset_msg_id) in enumerate(zip(msg_ids, offset_msg_ids, strict=True))
     ]

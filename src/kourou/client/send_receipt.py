@@ -22,7 +22,7 @@ class Durability(StrEnum):
     MEMORY = "MEMORY"
     """Written to the operating system: survives a crash of the process, but not of the machine."""
     REPLICATED = "REPLICATED"
-    """Also stored by a replica."""
+    """Stored by every member of the in-sync set, at least two: no failover loses it."""
     UNKNOWN = "UNKNOWN"
     """Stored; the broker does not report the durability."""
 
@@ -51,6 +51,7 @@ class SendReceipt:
         durability: the failures that the message survives.
         status: SEND_OK, or the step that the broker could not complete.
         recall_handle: identifies a scheduled message for `Producer.recall`; None for others.
+        copies: number of brokers that have the message, if it is REPLICATED; else None.
     """
 
     msg_id: str
@@ -60,6 +61,7 @@ class SendReceipt:
     durability: Durability
     status: SendStatus = SendStatus.SEND_OK
     recall_handle: str | None = None
+    copies: int | None = None
 
 
 class _StoredReceipt:
@@ -78,6 +80,7 @@ class _StoredReceipt:
         queue: MessageQueue,
         queue_offset: int,
         durability: Durability,
+        copies: int | None = None,
     ) -> None:
         self.msg_id = msg_id
         self.offset_msg_id = offset_msg_id
@@ -86,6 +89,7 @@ class _StoredReceipt:
         self.durability = durability
         self.status = _SEND_OK
         self.recall_handle = None
+        self.copies = copies
         self.__class__ = SendReceipt  # type: ignore[assignment]  # it has the same slots
 
 
@@ -93,7 +97,10 @@ _SEND_OK: Final = SendStatus.SEND_OK
 
 
 stored_receipt: Final = cast(
-    "Callable[[str, str, MessageQueue, int, Durability], SendReceipt]", _StoredReceipt
+    "Callable[[str, str, MessageQueue, int, Durability, int | None], SendReceipt]", _StoredReceipt
 )
 """Returns the receipt of a send with status SEND_OK and no recall handle; the arguments are the
 other fields of `SendReceipt`, in their order."""
+
+COPIES: Final = {str(number): number for number in range(2, 256)}
+"""Numbers of copies that an answer may name."""

@@ -22,7 +22,11 @@ from kourou.protocol.request_spec import MESSAGE_BYTES_MAX, MESSAGE_CODEC, BodyC
 
 DURABILITY_FIELD: Final = "KOUROU_DURABILITY"
 """Kourou's own field of a response to a send: the durability of the message. DISK survives a power
-cut, MEMORY survives the death of the broker process."""
+cut, MEMORY survives the death of the broker process, REPLICATED any failover."""
+
+COPIES_FIELD: Final = "KOUROU_COPIES"
+"""Kourou's own field of a response to a send that is REPLICATED: the number of brokers that have
+the message."""
 
 REASON_FIELD: Final = "KOUROU_DLQ_REASON"
 """Kourou's own field of a send back: the reason why the delivery failed, in one line. Kourou's

@@ -10,7 +10,7 @@ import pytest
 
 from kourou.broker.config import FlushDiskType
 from kourou.broker.replication.replication_config import BrokerRole
-from kourou.client.send_receipt import SendStatus
+from kourou.client.send_receipt import Durability, SendStatus
 from kourou.errors import EpochError, KourouError, RemoteSystemError
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import request
@@ -45,6 +45,35 @@ def test_an_acknowledged_message_is_on_all_members_of_the_in_sync_set(
         assert rig.offsets(2) == rig.offsets(3) == rig.offsets(1)
 
     run(test, flush_disk_type=flush)
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_receipt_counts_the_copies_that_no_election_can_lose(is_plain: bool) -> None:
+    options: dict[str, Any] = {} if is_plain else {"delay_level": 1}  # not on the fast path
+
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer(20_000) as producer:
+            for left in (3, 2, 1):
+                receipt = await send(producer, **options)
+                assert receipt.status is SendStatus.SEND_OK
+                if left > 1:
+                    assert (receipt.durability, receipt.copies) == (Durability.REPLICATED, left)
+                    await rig.stop(left)  # the next send is appended before the set is smaller
+                else:
+                    assert (receipt.durability, receipt.copies) == (Durability.DISK, None)
+
+    run(test)
+
+
+def test_fewer_acks_than_members_are_no_copies_that_every_election_keeps() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer() as producer:
+            receipt = await send(producer)
+        assert (receipt.durability, receipt.copies) == (Durability.DISK, None)
+
+    run(test, replication={"all_ack_in_sync_state_set": False})
 
 
 def test_a_failover_loses_no_acknowledged_message_and_truncates_the_diverged_end() -> None:

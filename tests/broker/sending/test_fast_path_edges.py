@@ -249,6 +249,7 @@ class BrokenPath:
     """A path whose sends cannot be counted."""
 
     answers = SendAnswers({})
+    copies = 1
     clock = BrokenClock()
     stats = BrokerStats("c", 0)
 

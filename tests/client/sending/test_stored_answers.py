@@ -107,6 +107,9 @@ CHANGES: dict[str, Change] = {
     "no durability": lambda members: members["extFields"].pop("KOUROU_DURABILITY"),
     "a durability that is null": in_fields(KOUROU_DURABILITY=None),
     "a durability that is a number": in_fields(KOUROU_DURABILITY=1),
+    "copies": in_fields(KOUROU_DURABILITY="REPLICATED", KOUROU_COPIES="3"),
+    "copies that are no number": in_fields(KOUROU_DURABILITY="REPLICATED", KOUROU_COPIES="many"),
+    "copies that are null": in_fields(KOUROU_COPIES=None),
     "another queue": in_fields(queueId="77"),
     "a queue that is no number": in_fields(queueId="x"),
     "a queue with a sign": lambda members: members["extFields"].update(

@@ -185,7 +185,11 @@ class InSyncKeeper:
 
     def _changed(self) -> None:
         """Apply a change of the set or of the fence."""
-        self._others = tuple((self._decisions.union | self._joining) - {self.broker_id})
+        decisions = self._decisions
+        self._others = tuple((decisions.union | self._joining) - {self.broker_id})
+        # With fewer acks than members, one of the others may be elected.
+        waits_for_all = self._config.all_ack_in_sync_state_set and decisions.size_min > 1
+        self._commit.copies = 1 + len(self._others) if waits_for_all else 1
         self._commit.refuse_puts(self._refusal())
         self._commit.on_copied()
 

@@ -130,6 +130,11 @@ class FastBatch:
         self._reader = BatchReader()
         self._properties_cache: Shapes[str, _BatchProperties] = Shapes(_parse_batch_properties)
 
+    @property
+    def copies(self) -> int:
+        """See `GroupCommit.copies`."""
+        return self._commit.copies
+
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Serve the leading frames that the path accepts; return the position after them."""
         if buffer[start + _START_AT : start + _START_END] != _START:
@@ -137,7 +142,7 @@ class FastBatch:
         if self._decline_runs.runs and self._decline_runs.skips(connection):
             return start
         cache = self._cache
-        if self._live.current is not cache.config:
+        if cache.is_outdated(self._live.current):
             cache.reset(self._live.current)
             self.answers = cache.answers
         try:

@@ -202,6 +202,11 @@ class FastSend:
         return left[0][2] if left else end
 
     @property
+    def copies(self) -> int:
+        """See `GroupCommit.copies`."""
+        return self._commit.copies
+
+    @property
     def buffered_bytes(self) -> int:
         """Size of the reads that wait for the next write of the log."""
         return self._buffered_bytes
@@ -240,7 +245,7 @@ class FastSend:
             puts_max: upper bound of the number of sends in all reads.
         """
         config = self._live.current
-        if config is not self._cache.config:
+        if self._cache.is_outdated(config):
             self._reset(config)
         commit, put_bytes = self._commit, size + puts_max * self._more_bytes
         # An upper bound of what the reads can bring must fit within every limit. Near a limit each

@@ -118,10 +118,13 @@ class CachedPeer(NamedTuple):
 
 
 class SendPath(Protocol):
-    """A fast path that stores sends: its answers, statistics and clock."""
+    """A fast path that stores sends: its answers, statistics and clock, `GroupCommit.copies`."""
 
     @property
     def answers(self) -> SendAnswers: ...
+
+    @property
+    def copies(self) -> int: ...
 
     @property
     def stats(self) -> BrokerStats: ...
@@ -143,6 +146,7 @@ class PlainSends:
     """
 
     __slots__ = (
+        "_copies",
         "_is_done",
         "_path",
         "began_ms",
@@ -172,6 +176,7 @@ class PlainSends:
         self.records: list[AppendedRecord] = []
         self.kinds: dict[int, str] | None = None
         self._path = path
+        self._copies = path.copies  # as the answers state it
         self._is_done = False
 
     def follow(self, commit: GroupCommit, end: int, size: int, puts: int) -> None:
@@ -199,7 +204,8 @@ class PlainSends:
 
     def stored(self) -> None:
         """Acknowledge all sends, with one write to each connection."""
-        self._end(b"".join, self._count)
+        is_unchanged = self._path.copies == self._copies
+        self._end(b"".join if is_unchanged else self._copied, self._count)
 
     def late(self, status: PutStatus, reason: str) -> None:
         """Answer all sends that the sync, or the copies, did not end in time."""
@@ -224,6 +230,14 @@ class PlainSends:
             count()
         except Exception:  # a failing counter must not fail the sends
             log.exception("put.count_failed")
+
+    def _copied(self, replies: list[bytes]) -> bytes:
+        """Return the answers with another number of copies than when the records were appended."""
+        answers, copies = self._path.answers, self._path.copies
+        return b"".join(
+            encode_frame(answers.copied(decode_frame(frame[4:]), copies, waits=self.waits_for_sync))
+            for frame in replies
+        )
 
     def _late(self, status: PutStatus, reason: str, replies: list[bytes]) -> bytes:
         answers = self._path.answers
@@ -257,7 +271,7 @@ class SendCache:
     """Cache of a fast path: options, topics, numbers and peers.
 
     Attributes:
-        config: the options for which the cache is valid.
+        config, copies: the options, and the number of copies, for which the cache is valid.
         answers: builds the answers to producers.
         topics: topic name -> topic the fast paths may store messages for; see `topic`.
         sys_flags: text -> system flag; see `sys_flag`.
@@ -276,12 +290,17 @@ class SendCache:
     def reset(self, config: BrokerConfig) -> None:
         """Drop all cached data except peers, and use other options."""
         self.config = config
+        self.copies = self._commit.copies
         self.answers = SendAnswers(region_properties(config))
         for answers in self._answers_of.values():
             answers.clear()
         self.topics: dict[str, CachedTopic] = {}
         self.sys_flags: dict[str, int] = {}
         self.numbers: set[str] = set()
+
+    def is_outdated(self, config: BrokerConfig) -> bool:
+        """Return whether the options or the number of copies have changed."""
+        return config is not self.config or self._commit.copies != self.copies
 
     def add_peer(self, connection: Connection) -> CachedPeer | None:
         """Cache and return the values of a new connection; None if it is not IPv4."""
@@ -346,7 +365,12 @@ class SendCache:
         header = SendMessageResponseHeader(_MSG_ID, queue_id, _OFFSET, _UNIQUE_ID)
         command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque=_OPAQUE)
         sample = self.answers.stored(
-            command, PutStatus.OK, "", header, waits=self._commit.is_sync_mode
+            command,
+            PutStatus.OK,
+            "",
+            header,
+            waits=self._commit.is_sync_mode,
+            copies=self.copies,
         )
         to_ids, _, rest = encode_frame(sample)[8:].decode().partition(_MSG_ID)
         to_offset, _, rest = rest.partition(str(_OFFSET))

@@ -294,7 +294,11 @@ class SendHandlers:
                         drafts[0], result.appended[0], send.topic.name
                     )
                 status, reason = result.status, result.reason
-                reply(self._answers.stored(command, status, reason, header, waits=waits))
+                copies = self._commit.copies if send.waits else 1
+                answer = self._answers.stored(
+                    command, status, reason, header, waits=waits, copies=copies
+                )
+                reply(answer)
                 self._count(result, message_type(send.properties), self._clock.now_ms() - now_ms)
                 return
             self._stats.on_put_failed()

@@ -9,11 +9,16 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.writing.put import CODES, PutStatus
 from kourou.model import properties as names
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.sending import DURABILITY_FIELD, SendMessageResponseHeader
+from kourou.protocol.sending import (
+    COPIES_FIELD,
+    DURABILITY_FIELD,
+    SendMessageResponseHeader,
+)
 
 _BUSY_REMARK: Final = "[OVERLOAD]system busy, start flow control for a while: "
 _DISK: Final = "DISK"
 _MEMORY: Final = "MEMORY"
+_REPLICATED: Final = "REPLICATED"
 
 
 class SendAnswers:
@@ -39,19 +44,38 @@ class SendAnswers:
         header: SendMessageResponseHeader,
         *,
         waits: bool,
+        copies: int = 1,
     ) -> RemotingCommand:
         """Return the answer to a send whose records are in the log.
 
-        `waits`: the answer was to wait for the sync.
+        Args:
+            command: the request.
+            status: of the put.
+            reason: of a status that is not OK.
+            header: of the answer.
+            waits: the answer was to wait for the sync.
+            copies: `GroupCommit.copies`, if the answer was to wait for copies.
         """
         answer = self.build(command, CODES[status], reason or None, header)
-        is_synced = waits and status is PutStatus.OK
-        answer.ext_fields[DURABILITY_FIELD] = _DISK if is_synced else _MEMORY
+        if status is PutStatus.OK:
+            return self.copied(answer, copies, waits=waits)
+        answer.ext_fields[DURABILITY_FIELD] = _MEMORY
         return answer
+
+    def copied(self, stored: RemotingCommand, copies: int, *, waits: bool) -> RemotingCommand:
+        """Let an answer of code OK state its durability; the arguments are those of `stored`."""
+        fields = stored.ext_fields
+        fields.pop(COPIES_FIELD, None)
+        if copies > 1:
+            fields[DURABILITY_FIELD], fields[COPIES_FIELD] = _REPLICATED, str(copies)
+        else:
+            fields[DURABILITY_FIELD] = _DISK if waits else _MEMORY
+        return stored
 
     def late(self, stored: RemotingCommand, status: PutStatus, reason: str) -> RemotingCommand:
         """Turn an answer of code OK into that of a sync or copy that did not end in time."""
         stored.code, stored.remark = CODES[status], reason
+        stored.ext_fields.pop(COPIES_FIELD, None)
         stored.ext_fields[DURABILITY_FIELD] = _MEMORY
         return stored
 

@@ -59,6 +59,8 @@ class GroupCommit:
         on_synced: called after each sync of the log.
         is_sync_mode: whether the flush mode is SYNC_FLUSH: a put that waits for its sync is stored
             only when it is synced.
+        copies: the number of brokers that have the records of a put that waited for copies, if no
+            election can lose them; else 1. Valid while the put is answered.
         confirmed_position: in controller mode, returns the position up to which records that are
             stored here up to its argument may be dispatched.
     """
@@ -105,6 +107,7 @@ class GroupCommit:
         self._late_reason = f"the sync did not end within {config.sync_flush_timeout_ms} ms"
         self.on_write: Callable[[], None] | None = None
         self.on_synced: Callable[[], None] | None = None
+        self.copies = 1
         self.confirmed_position: Callable[[int], int] | None = None
 
     def wait_for_copies(self, rule: CopyRule) -> None:

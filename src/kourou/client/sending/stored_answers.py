@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kourou.client.send_receipt import Durability, stored_receipt
+from kourou.client.send_receipt import COPIES, Durability, stored_receipt
 from kourou.client.sending.first_try import FirstTry
 from kourou.protocol.command import FLAG_RESPONSE
 from kourou.protocol.frame import HEADER_AT, bare_frame_end
@@ -34,6 +34,7 @@ class _Stored(msgspec.Struct, gc=False):
     queueId: str  # noqa: N815 - wire name
     queueOffset: str  # noqa: N815 - wire name
     KOUROU_DURABILITY: str = ""
+    KOUROU_COPIES: str = ""
     recallHandle: str = ""  # noqa: N815 - wire name
 
 
@@ -82,7 +83,10 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
         waiting.pop(opaque).tick.pop(opaque, None)
         durability = _DURABILITIES.get(fields.KOUROU_DURABILITY, Durability.UNKNOWN)
         queue: Any = first.queue
-        first.set_result(stored_receipt(first.msg_id, offset_id, queue, int(offset), durability))
+        copies = COPIES.get(fields.KOUROU_COPIES)
+        first.set_result(
+            stored_receipt(first.msg_id, offset_id, queue, int(offset), durability, copies)
+        )
         if last is not None and first.counter is not last.counter:
             last.counter.release(released_bytes, released)
             released = released_bytes = 0
