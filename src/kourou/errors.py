@@ -37,10 +37,13 @@ class KourouError(Exception):
     Attributes:
         retriable: the same call may succeed later without any change.
         refresh_route: the caller's route may be stale; fetch it again before retrying.
+        suspects_route: overload is the usual reason, but the broker may also have been replaced by
+            another master; fetch the route again, at a limited rate.
     """
 
     retriable: ClassVar[bool] = False
     refresh_route: ClassVar[bool] = False
+    suspects_route: ClassVar[bool] = False
 
 
 class UsageError(KourouError):
@@ -279,6 +282,8 @@ class ConnectionLostError(TransportError):
 class RequestTimeoutError(TransportError, TimeoutError):
     """No response arrived in time; the request may have been executed."""
 
+    suspects_route = True
+
 
 class ReplyTimeoutError(RequestTimeoutError):
     """A request message was stored, but no reply arrived in time.
@@ -343,9 +348,10 @@ class RemoteSystemError(RemoteError, code=1):
 
 
 class SystemBusyError(RemoteError, code=2):
-    """The peer is overloaded and rejected the request (SYSTEM_BUSY)."""
+    """The peer is overloaded, or is a slave, and rejected the request (SYSTEM_BUSY)."""
 
     retriable = True
+    suspects_route = True
 
 
 class RequestNotSupportedError(RemoteError, code=3):
@@ -363,9 +369,13 @@ class MessageIllegalError(RemoteError, code=13):
 
 
 class ServiceNotAvailableError(RemoteError, code=14):
-    """The broker accepts no writes: its disk is full, a sync failed, or it is shutting down."""
+    """The broker accepts no writes: its disk is full, a sync failed, or it is shutting down.
+
+    A master does so, too, when no controller confirms it.
+    """
 
     retriable = True
+    suspects_route = True
 
 
 class NoPermissionError(RemoteError, code=16):

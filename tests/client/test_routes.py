@@ -14,11 +14,12 @@ from kourou.client.namesrv_addr import parse_namesrv_addr
 from kourou.client.routes import Routes
 from kourou.errors import (
     ConfigError,
-    InvalidParameterError,
-    NoPermissionError,
+    ConnectionLostError,
+    KourouError,
     NoRouteError,
     RequestTimeoutError,
     SystemBusyError,
+    TooManyRequestsError,
 )
 from kourou.model.route import BrokerData, QueueData, TopicRoute
 from kourou.protocol.codes import RequestCode
@@ -103,6 +104,25 @@ def test_cancelled_caller_does_not_cancel_the_lookup() -> None:
         await asyncio.sleep(0)
         first.cancel()
         assert await second == route_to("a")
+
+    with_routes(body)
+
+
+def test_failures_that_suspect_the_route_look_it_up_at_a_limited_rate() -> None:
+    async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
+        async def lookups(error: KourouError, failures: int) -> int:
+            before = len(names.asked)
+            for _ in range(failures):
+                routes.on_failure("T", error)
+                await asyncio.sleep(0.1)
+            return len(names.asked) - before
+
+        names.routes["T"] = route_to("a")
+        await routes.get("T", 3)
+        assert await lookups(SystemBusyError(2, "busy"), 20) == 4
+        assert await lookups(RequestTimeoutError("late"), 20) == 4
+        assert await lookups(ConnectionLostError("closed"), 20) == 20
+        assert await lookups(TooManyRequestsError("many"), 20) == 0
 
     with_routes(body)
 
@@ -234,24 +254,3 @@ def test_name_server_addresses_are_parsed(text: str, addresses: tuple[str, ...])
 def test_invalid_name_server_addresses_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_namesrv_addr(text)
-
-
-def test_route_is_looked_up_after_an_overload_but_not_after_each() -> None:
-    """A broker that is no longer master answers as one that is overloaded."""
-
-    async def test(names: Names, routes: Routes, _: MemoryNetwork) -> None:
-        names.routes["t"] = route_to("a")
-        await routes.get("t", 3)
-        names.asked.clear()
-        for _number in range(10):
-            routes.refresh_after("t", SystemBusyError(2, "busy"))
-            await asyncio.sleep(0.1)
-        busy = len(names.asked)
-        routes.refresh_after("t", NoPermissionError(16, "read only"))
-        routes.refresh_after("other", InvalidParameterError(29, "no"))
-        await asyncio.sleep(0.1)
-
-        assert busy == 2
-        assert names.asked == ["t"] * 3
-
-    with_routes(test)

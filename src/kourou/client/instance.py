@@ -238,8 +238,7 @@ class ClientInstance:
             return await call(address, deadline)
 
         def on_failure(error: KourouError) -> None:
-            if error.refresh_route:
-                self.routes.refresh_soon(queue.topic)
+            self.routes.on_failure(queue.topic, error)
 
         return await try_until(deadline, self.backoff, attempt, on_failure)
 

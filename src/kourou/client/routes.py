@@ -18,8 +18,6 @@ from kourou.errors import (
     KourouError,
     NoRouteError,
     RequestTimeoutError,
-    ServiceNotAvailableError,
-    SystemBusyError,
     TopicNotFoundError,
 )
 from kourou.model.route import MASTER_ID, QueueData, TopicRoute
@@ -30,8 +28,8 @@ from kourou.protocol.routes import GetRouteInfoRequestHeader, decode_topic_route
 
 log = logging.getLogger(__name__)
 
-_BUSY_AGE_S: Final = 0.5
-"""Shortest time between two look-ups of a topic because of an overload."""
+_SUSPECTED_S: Final = 0.5
+"""Shortest time between two look-ups of a route that is only suspected to be stale."""
 
 
 class Routes:
@@ -64,7 +62,7 @@ class Routes:
         self._remedy = remedy or _remedy
         self._routes: dict[str, TopicRoute] = {}  # in the order of last use
         self._lookups: dict[str, asyncio.Task[TopicRoute]] = {}
-        self._busy_at_s: dict[str, float] = {}  # of the last look-up because of an overload
+        self._suspected_at_s: dict[str, float] = {}  # of topics in `_routes`
 
     async def get(self, topic: str, timeout_s: float) -> TopicRoute:
         """Return the cached route, or look it up.
@@ -110,21 +108,19 @@ class Routes:
         """Start a look-up without waiting for it; after a failure the cached route is kept."""
         self._start_lookup(topic)
 
-    def refresh_after(self, topic: str, error: KourouError) -> None:
-        """Start a look-up after an error, if the route may be the cause.
+    def on_failure(self, topic: str, error: KourouError) -> None:
+        """Start a look-up if a failed request shows that the route is stale, or may be.
 
-        A broker that is no longer master refuses requests like one that is overloaded; therefore an
-        overload, too, starts a look-up, but only if the last one is older than `_BUSY_AGE_S`.
+        A busy broker is asked about its route at a limited rate, so that overload does not spread
+        to name servers.
         """
         if error.refresh_route:
-            self._start_lookup(topic)
-        elif isinstance(error, SystemBusyError | ServiceNotAvailableError):
+            self.refresh_soon(topic)
+        elif error.suspects_route:
             now_s = asyncio.get_running_loop().time()
-            if now_s - self._busy_at_s.get(topic, -math.inf) >= _BUSY_AGE_S:
-                if len(self._busy_at_s) >= self._routes_max:
-                    self._busy_at_s.clear()
-                self._busy_at_s[topic] = now_s
-                self._start_lookup(topic)
+            if now_s - self._suspected_at_s.get(topic, -math.inf) >= _SUSPECTED_S:
+                self._suspected_at_s[topic] = now_s
+                self.refresh_soon(topic)
 
     async def refresh_all(self) -> None:
         """Look up all cached routes, one after the other.
@@ -214,7 +210,9 @@ class Routes:
         # The same object while nothing changes, so that callers may cache values derived from it.
         self._routes[topic] = cached if route == cached else route
         while len(self._routes) > self._routes_max:
-            del self._routes[next(iter(self._routes))]
+            oldest = next(iter(self._routes))
+            del self._routes[oldest]
+            self._suspected_at_s.pop(oldest, None)
         if route != cached:
             log.debug("route.changed topic=%s", topic)
             if self._on_changed is not None:

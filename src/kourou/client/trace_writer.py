@@ -235,8 +235,7 @@ class TraceWriter:
             return await self._try(outgoing, deadline)
 
         def on_failure(error: KourouError) -> None:
-            if error.refresh_route:
-                instance.routes.refresh_soon(self.topic)
+            instance.routes.on_failure(self.topic, error)
 
         await try_until(deadline, instance.backoff, attempt, on_failure)
 

@@ -210,6 +210,21 @@ def test_slow_broker_is_avoided_until_its_time_has_passed() -> None:
     sending(body, brokers=2, latency_fault_tolerance=True)
 
 
+def test_send_that_was_never_answered_lets_the_next_one_find_another_master() -> None:
+    async def body(cluster: Cluster, producer: Producer) -> None:
+        old = cluster.broker_address()
+        await cluster.stop_broker()
+        cluster.move_broker(10_950)
+        await cluster.restart_broker()
+        cluster.network.stall(old)
+        with pytest.raises(TransportError):
+            await producer.send(Message("T", b"unanswered"))
+        await asyncio.sleep(0.1)
+        await producer.send(Message("T", b"answered"))
+
+    sending(body)
+
+
 def test_detector_finds_a_recovered_broker() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         cluster.network.cut(cluster.broker_address(0))

@@ -255,6 +255,11 @@ class Sender:
             if tries.last is not None:
                 raise tries.last from None  # a try was made before the close: it may be stored
             raise
+        except KourouError as error:
+            # For the next send: the last try may have waited for a master that was replaced.
+            if not self._instance.is_closed:
+                self._instance.routes.on_failure(tries.outgoing.topic, error)
+            raise
 
     async def attempt(self, tries: _Tries) -> list[SendReceipt]:
         """Make one try."""
@@ -281,7 +286,7 @@ class Sender:
             raise error  # no try can succeed any more
         if not self._resends and isinstance(error, (ConnectionLostError, RequestTimeoutError)):
             raise error
-        self._instance.routes.refresh_after(tries.outgoing.topic, error)
+        self._instance.routes.on_failure(tries.outgoing.topic, error)
 
     def _try(
         self,

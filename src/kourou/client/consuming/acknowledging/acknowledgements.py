@@ -127,8 +127,7 @@ class Acknowledgements:
                 reason=redelivery.reason,
             )
         except KourouError as error:
-            if error.refresh_route:
-                instance.routes.refresh_soon(queue.topic)
+            instance.routes.on_failure(queue.topic, error)
             log.warning("message.not_given_back msg_id=%s reason=%s", message.msg_id, error)
             return False
         return True

@@ -189,8 +189,7 @@ class QueueLocks:
                 broker_name,
                 error,
             )
-            if error.refresh_route:
-                self._instance.routes.refresh_soon(queues[0].topic)
+            self._instance.routes.on_failure(queues[0].topic, error)
             return []
         self._failing.discard(broker_name)
         for queue in queues:

@@ -381,8 +381,7 @@ class RebalanceLoop:
         except RemoteSystemError:
             return []  # brokers answer so for a group without members
         except KourouError as error:
-            if error.refresh_route:
-                self._instance.routes.refresh_soon(topic)
+            self._instance.routes.on_failure(topic, error)
             raise
 
 

@@ -67,8 +67,7 @@ class ServerAssignment:
                 self._instance.pool, address, asked, timeout_s=self._instance.request_timeout_s
             )
         except KourouError as error:
-            if error.refresh_route:
-                self._instance.routes.refresh_soon(topic)
+            self._instance.routes.on_failure(topic, error)
             raise
         if found is None:
             return None

@@ -206,8 +206,7 @@ class RemoteOffsets(OffsetsInMemory):
                 topic_begin=topic_begin,
             )
         except KourouError as error:
-            if error.refresh_route:
-                self._instance.routes.refresh_soon(queue.topic)
+            self._instance.routes.on_failure(queue.topic, error)
             failing = queue if isinstance(error, RemoteError) else queue.broker_name
             level = logging.DEBUG if failing in self._failing else logging.WARNING
             self._failing.add(failing)

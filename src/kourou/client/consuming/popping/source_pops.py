@@ -123,8 +123,7 @@ class SourcePops:
     def failed(self, source: PopSource, error: KourouError) -> None:
         """Record a failed request in the source."""
         source.failed(error, _now_s(), self._instance.backoff)
-        if error.refresh_route:
-            self._instance.routes.refresh_soon(source.topic)
+        self._instance.routes.on_failure(source.topic, error)
 
     def _take_attempt_id(self, source: PopSource) -> str:
         """Return the id of a failed pop, whose answer may be repeated; else a new id."""

@@ -324,7 +324,7 @@ class QueueFetcher:
             log.error("pull.unreadable queue=%s offset=%s reason=%s", self.queue, offset, error)
             self.problem = str(error)
             return _UNREADABLE_DELAY_MS
-        self._instance.routes.refresh_after(self.queue.topic, error)
+        self._instance.routes.on_failure(self.queue.topic, error)
         self._was_deleted |= isinstance(error, TopicNotFoundError)
         level = logging.DEBUG if self.is_failing else logging.WARNING
         self.is_failing = True
