@@ -194,6 +194,15 @@ def test_change_of_the_set_in_sync_is_refused_like_in_java(
     assert (refused.code, refused.remark, refused.write) == (code, remark, None)
 
 
+def test_member_that_is_not_alive_keeps_no_other_replica_out_of_the_set() -> None:
+    current = broker_set(1, 2, 3, in_sync=(1, 2))
+    changed = alter(current, (1, 2, 3), alive={1: beat(), 3: beat()})
+    refused = alter(current, (1, 2, 3), alive={2: beat(), 3: beat()})
+
+    assert after(changed).sync_state_set == (1, 2, 3)
+    assert (refused.code, refused.write) == (2006, None)
+
+
 def test_master_cannot_leave_the_set_in_sync() -> None:
     refused = alter(broker_set(1, 2, in_sync=(1, 2)), (2,))
 

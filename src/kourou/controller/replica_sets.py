@@ -100,7 +100,10 @@ def alter_sync_state_set(
         if current.replica(broker_id) is None:
             text = f"{refusal} replicas {{{broker_id}}} don't exist"
             return Decision(ResponseCode.CONTROLLER_INVALID_REPLICAS, text, header)
-        if broker_id not in alive:
+        # Java demands it of all, so that one member that it takes for lost, although its master has
+        # its reports, keeps every other replica out of the set.
+        is_kept = broker_id != master and broker_id in current.sync_state_set
+        if broker_id not in alive and not is_kept:
             text = f"{refusal} replicas {{{broker_id}}} don't alive"
             return Decision(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, text, header)
     if master not in wanted:
