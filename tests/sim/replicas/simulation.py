@@ -1,0 +1,309 @@
+"""One simulation of replicas under faults from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, Final, NamedTuple
+
+from kourou.client.administration.admin import AdminClient
+from kourou.testing.clock import LoopClock
+from tests.sim.replicas.histories import QUEUES, TOPIC, History
+from tests.sim.replicas.host_network import CLIENT, Direction
+from tests.sim.replicas.process_loop import run_processes
+from tests.sim.replicas.replica_cluster import (
+    EPOCH_FILES,
+    NAMESRV,
+    REPLICAS,
+    ReplicaCluster,
+)
+from tests.sim.replicas.rules import Rule
+
+log = logging.getLogger("kourou.simulation")
+
+FAULTS: Final = (4, 14)
+_REFUSED_S: Final = 8.0
+"""Time in which controllers notice that a backup of their state was restored."""
+_HEAL_S: Final = 120.0
+"""Limit of the wait until all replicas are in sync again."""
+
+
+class Result(NamedTuple):
+    """The end of a simulation.
+
+    Attributes:
+        failures: contradictions between the history and the logs.
+        acknowledged: number of acknowledged messages.
+        faults: what was done, for people.
+        is_stuck: the replicas did not come in sync again.
+    """
+
+    failures: list[str]
+    acknowledged: int
+    faults: list[str]
+    is_stuck: bool
+
+
+class Faults:
+    """Makes faults, which may overlap, until `undo`."""
+
+    def __init__(self, cluster: ReplicaCluster, rng: random.Random) -> None:
+        self._cluster = cluster
+        self._rng = rng
+        self._began_s = asyncio.get_running_loop().time()
+        self._epochs: dict[str, dict[str, bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed_disks: set[str] = set()
+        self._has_restored_etcd = False
+        self._newest: Any = None  # the state before a backup was restored
+        self.done: list[str] = []
+
+    async def run(self) -> None:
+        rng = self._rng
+        kinds: list[Callable[[], None]] = [
+            self._kill, self._kill, self._kill, self._cut_power, self._stop, self._stop,
+            self._partition, self._partition, self._partition, self._slow_links, self._jump,
+            self._fail_disk, self._old_epochs, self._restore_etcd,
+        ]  # fmt: skip
+        for _ in range(rng.randint(*FAULTS)):
+            await asyncio.sleep(rng.choice((0.05, 0.5, 3, 6)) * rng.random())
+            rng.choice(kinds)()
+        await asyncio.sleep(rng.random() * 4)
+
+    async def undo(self) -> None:
+        """Undo all faults."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._cluster.network.heal()
+        for name, machine in self._cluster.machines.items():
+            machine.disk.clear_faults()
+            if name in self._failed_disks and machine.is_up:
+                self._cluster.kill(name)  # its store is read-only until it starts again
+            if machine.process.is_stopped:
+                self._cluster.resume(name, timers_first=True)
+            if not machine.is_up:
+                self._cluster.start_process(name)
+
+    def _note(self, text: str) -> None:
+        time_s = asyncio.get_running_loop().time() - self._began_s
+        self.done.append(f"{time_s:.2f} {text}")
+        log.info("FAULT %s", text)
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        async def act() -> None:
+            await asyncio.sleep(delay_s)
+            action()
+
+        task = asyncio.create_task(act())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _length_s(self) -> float:
+        return self._rng.choice((0.3, 3, 8, 12)) * self._rng.random()
+
+    def _victim(self) -> str:
+        """Return a process, more often a broker, and of these the master."""
+        rng, cluster = self._rng, self._cluster
+        master, leading = cluster.master(), cluster.leading()
+        choices = [f"broker-{index}" for index in range(REPLICAS)]
+        choices += [] if master is None else [f"broker-{master}"] * 3
+        choices += [] if leading is None else [f"controller-{leading}"]
+        return rng.choice([*choices, "controller-0", "etcd"])
+
+    def _broker(self) -> str:
+        while not (name := self._victim()).startswith("broker"):
+            pass
+        return name
+
+    # Kinds
+
+    def _kill(self) -> None:
+        name = self._victim()
+        if name != "etcd" and self._cluster.machines[name].is_up:
+            self._end(name, self._cluster.kill, "kill")
+
+    def _cut_power(self) -> None:
+        name = self._broker()
+        if self._cluster.machines[name].is_up:
+            self._end(name, self._cluster.cut_power, "cut power")
+
+    def _end(self, name: str, end: Callable[[str], None], kind: str) -> None:
+        length_s = self._length_s()
+        self._note(f"{kind} {name} for {length_s:.2f}")
+        end(name)
+        self._later(length_s, lambda: self._start(name))
+
+    def _start(self, name: str) -> None:
+        if not self._cluster.machines[name].is_up:
+            self._note(f"start {name}")
+            self._cluster.start_process(name)
+
+    def _stop(self) -> None:
+        name, length_s = self._victim(), self._length_s()
+        process, timers_first = self._cluster.machines[name].process, self._rng.random() < 0.5
+        if process.is_dead or process.is_stopped:
+            return
+        self._note(f"stop {name} for {length_s:.2f}, timers first {timers_first}")
+        process.stop()
+
+        def resume() -> None:
+            if self._cluster.machines[name].process is process and process.is_stopped:
+                self._note(f"resume {name}")
+                self._cluster.resume(name, timers_first=timers_first)
+
+        self._later(length_s, resume)
+
+    def _directions(self) -> list[Direction]:
+        rng = self._rng
+        names = [*self._cluster.machines, *([CLIENT] if rng.random() < 0.3 else [])]
+        if rng.random() < 0.5:
+            side = {self._victim()}
+        else:
+            side = set(rng.sample(names, rng.randrange(1, len(names))))
+        pairs = [(here, there) for here in side for there in names if there not in side]
+        pairs.sort()
+        if rng.random() < 0.3:
+            pairs = rng.sample(pairs, rng.randint(1, len(pairs)))
+        ways = rng.randrange(3)
+        back = [(there, here) for here, there in pairs]
+        return pairs + back if ways == 0 else pairs if ways == 1 else back
+
+    def _partition(self) -> None:
+        directions, length_s = self._directions(), self._length_s()
+        resets = self._rng.random() < 0.5
+        self._note(f"cut {directions} for {length_s:.2f}, resets {resets}")
+        self._cluster.network.cut(directions)
+        self._later(length_s, lambda: self._cluster.network.heal(resets=resets))
+
+    def _slow_links(self) -> None:
+        directions = self._directions()
+        self._note(f"slow {directions}")
+        self._cluster.network.slow(directions, (0.05, 0.4))
+
+    def _jump(self) -> None:
+        name, by_ms = self._victim(), self._rng.randint(-60_000, 60_000)
+        self._note(f"clock of {name} by {by_ms} ms")
+        clock = self._cluster.machines[name].runtime.clock
+        assert isinstance(clock, LoopClock)
+        clock.step(by_ms)
+
+    def _fail_disk(self) -> None:
+        name = self._broker()
+        count = self._rng.randrange(1, 60)
+        self._note(f"disk of {name} fails after {count}")
+        error = OSError(errno.EIO, os.strerror(errno.EIO))
+        self._cluster.machines[name].disk.fail_after(count, error)
+        self._failed_disks.add(name)
+
+    def _old_epochs(self) -> None:
+        """Remember the epoch file of a broker, or kill it and restore the remembered one."""
+        name = self._broker()
+        disk = self._cluster.machines[name].disk
+        if name not in self._epochs:
+            self._epochs[name] = {
+                file: disk.read(file, 0, disk.size(file))
+                for file in EPOCH_FILES
+                if disk.exists(file)
+            }
+            return
+        if not self._cluster.machines[name].is_up:
+            return
+        old = self._epochs.pop(name)
+
+        def end(_: str) -> None:
+            self._cluster.kill(name)
+            for file, data in old.items():
+                disk.truncate(file, 0)
+                disk.write(file, 0, [data])
+
+        self._end(name, end, "restore epochs of")
+
+    def _restore_etcd(self) -> None:
+        """Restore etcd from a backup for a while; once in a simulation."""
+        if self._has_restored_etcd:
+            return
+        self._has_restored_etcd = True
+        backup, etcd = self._cluster.etcd.backup(), self._cluster.etcd
+        age_s, length_s = self._rng.random() * 5, self._rng.random() * 4
+        self._note(f"back up etcd, restore in {age_s:.2f} for {length_s:.2f}")
+
+        def restore() -> None:
+            self._newest = etcd.backup()
+            etcd.restore(backup)
+            self._note("etcd restored")
+            self._later(length_s, self.repair_etcd)
+
+        self._later(age_s, restore)
+
+    def repair_etcd(self) -> None:
+        """Restore the newest state of etcd, and restart the controllers, if they refuse its state.
+
+        Otherwise nothing was decided since the backup, and it is the newest state.
+        """
+        if self._newest is None or not self._cluster.refusals():
+            return
+        self._cluster.etcd.restore(self._newest)
+        self._newest = None
+        self._note("newest etcd restored, controllers restarted")
+        for name in [one for one in self._cluster.machines if one.startswith("controller")]:
+            if self._cluster.machines[name].is_up:
+                self._cluster.kill(name)
+            self._cluster.start_process(name)
+
+
+async def create_topic(cluster: ReplicaCluster) -> None:
+    """Create the topic, and wait until all replicas have it."""
+    async with AdminClient(NAMESRV, runtime=cluster.client_runtime) as admin:
+        await admin.create_topic(TOPIC, queues=QUEUES)
+    await asyncio.sleep(2.5)  # the slaves copy it each second
+
+
+def simulate(seed: int, rule: Rule | None = None) -> Result:
+    """Run one simulation; `rule`: is switched off."""
+    rng = random.Random(seed)
+
+    async def main() -> Result:
+        cluster = ReplicaCluster(
+            seed, is_async=rng.random() < 0.4, min_in_sync=rng.choice((1, 1, 2))
+        )
+        history = History()
+        await cluster.start()
+        await cluster.until(lambda: len(cluster.in_sync()) == REPLICAS, 60)
+        await create_topic(cluster)
+        clients = [
+            *(history.send(cluster, queue, seed + queue) for queue in range(QUEUES)),
+            *(history.read_all(cluster, index) for index in range(REPLICAS)),
+        ]
+        running = [asyncio.create_task(one) for one in clients]
+        faults = Faults(cluster, rng)
+        await faults.run()
+        await faults.undo()
+        await asyncio.sleep(_REFUSED_S)
+        faults.repair_etcd()
+        is_stuck = False
+        try:
+            await cluster.until(lambda: len(cluster.in_sync()) == REPLICAS, _HEAL_S)
+        except TimeoutError:
+            is_stuck = not cluster.waits_for_operator()
+            history.is_over = True
+            await asyncio.gather(*running)
+            return Result(history.failures, len(history.acknowledged), faults.done, is_stuck)
+        await asyncio.sleep(3)
+        history.is_over = True
+        await asyncio.gather(*running)
+        await asyncio.sleep(4)
+        for index in range(REPLICAS):
+            broker = cluster.brokers[index]
+            assert broker is not None, "all are up"
+            await cluster.machines[f"broker-{index}"].process.create_task(broker.stop())
+        history.check(cluster)
+        return Result(history.failures, len(history.acknowledged), faults.done, is_stuck)
+
+    with rule.off() if rule is not None else nullcontext():
+        return run_processes(main())
