@@ -103,6 +103,7 @@ class Rig:
             lambda current, alive: replica_sets.alter_sync_state_set(
                 current, header, SyncStateSet(proposed, in_sync_epoch), alive
             ),
+            set_epoch=in_sync_epoch,
         )
 
 
@@ -256,6 +257,24 @@ def test_state_older_than_an_epoch_of_a_broker_is_refused() -> None:
             await asyncio.sleep(LEASE_MS / 1000)
             assert rig.beat(2).code == 2005
             assert (await rig.ask(2)).code == 2005
+            assert rig.announced == []
+
+    run(test())
+
+
+def test_state_older_than_the_set_of_a_master_is_refused() -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.create(PAIR)
+            rig.beat(1)
+            rig.beat(2)
+            refused = await rig.alter((1,), epoch=1, in_sync_epoch=2)
+            assert refused.code == 2005
+            assert "set in sync 2, and the stored state has 1" in (refused.remark or "")
+            await asyncio.sleep(LEASE_MS / 1000)
+            assert rig.beat(1).code == 2005
+            rig.beat(2)
+            await asyncio.sleep(LEASE_MS / 1000)
             assert rig.announced == []
 
     run(test())

@@ -192,10 +192,14 @@ class Elections:
             return
         if stored is None and name in self._removed:  # its brokers still run
             return
-        if len(self._refused) >= self._config.current.broker_sets_max:
+        self._refuse(name, source, stored_epoch)
+
+    def _refuse(self, name: str, source: str, stored: int) -> None:
+        """Decide nothing about a set any more, whose stored state lacks a decision."""
+        if name in self._refused or len(self._refused) >= self._config.current.broker_sets_max:
             return
         reason = (
-            f"broker set {name}: {source}, and the stored state has {stored_epoch}: the state was "
+            f"broker set {name}: {source}, and the stored state has {stored}: the state was "
             "emptied, restored from a backup, or is another cluster's. Restore the newest state, "
             "or use the right directory or prefix, and restart the controllers"
         )
@@ -204,13 +208,16 @@ class Elections:
 
     # Decisions
 
-    async def decide(self, name: str, cluster: str | None, decide: Decide) -> Decision:
+    async def decide(
+        self, name: str, cluster: str | None, decide: Decide, *, set_epoch: int = 0
+    ) -> Decision:
         """Decide a request about a broker set, and store the result.
 
         Args:
             name: the broker name.
             cluster: the cluster that the request names; None or empty: none.
             decide: the decision.
+            set_epoch: the epoch of the set in sync that the master has.
 
         Raises:
             NotLeadingError: this controller does not lead; nothing was decided.
@@ -218,6 +225,9 @@ class Elections:
         """
         async with self._lock:
             stored = await self._settle(name)
+            known = 0 if stored is None else stored.broker_set.sync_state_set_epoch
+            if set_epoch > known:
+                self._refuse(name, f"its master has the set in sync {set_epoch}", known)
             if name in self._refused:
                 return Decision(ResponseCode.CONTROLLER_INVALID_REQUEST, self._refused[name])
             current = None if stored is None else stored.broker_set

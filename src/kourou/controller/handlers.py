@@ -133,6 +133,7 @@ class ControllerHandlers:
             lambda current, alive: replica_sets.alter_sync_state_set(
                 current, header, proposed, alive
             ),
+            set_epoch=proposed.sync_state_set_epoch,
         )
 
     async def _elect_master(self, request: Request) -> Decision:
