@@ -263,7 +263,9 @@ class ReplicaCluster:
         shortened = {
             broker._me.broker_id
             for broker in self.brokers
-            if broker is not None and broker._identity is not None and broker._is_shortened
+            if broker is not None
+            and broker._broker is not None
+            and broker._replica.acknowledged.loss
         }
         return set(members) <= shortened
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from kourou.broker.controlling import role_decisions, switching_broker
 from kourou.broker.controlling.lease import Lease
 from kourou.broker.replication import slave_connection
+from kourou.broker.replication.acknowledged import Acknowledged
 from kourou.broker.replication.controlled_replica import EpochLog
 from kourou.broker.replication.controlled_role import InSyncSet
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
@@ -153,10 +154,7 @@ def _some_copies() -> list[Change]:
 
 
 def _no_power_cuts() -> list[Change]:
-    return [
-        (switching_broker, "was_power_cut", lambda *_: False),
-        (switching_broker, "is_shortened", lambda *_: False),
-    ]
+    return [(Acknowledged, "loss", "")]
 
 
 def _same_epoch() -> list[Change]:

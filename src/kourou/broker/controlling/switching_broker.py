@@ -10,7 +10,9 @@
 A master sends no heartbeats while it is not confirmed and the controller does not answer: if only
 one direction of the network is cut, the controller then elects another one. A replica whose disk is
 full, has failed or does not end a sync sends none either, if the set has other members: the
-controller then elects one of these, or does not elect this one.
+controller then elects one of these, or does not elect this one. Nor does one whose log may lack
+what it has acknowledged; it does not become master, even if it was elected before the controller
+took it for lost.
 
 Source: ReplicasManager.java, apache/rocketmq 5.5.0, which has no lease and changes roles in place.
 """
@@ -31,7 +33,7 @@ from kourou.broker.controlling.identity import apply_for_id, check_names, read_i
 from kourou.broker.controlling.lease import Lease
 from kourou.broker.controlling.role_decisions import Decision, decide
 from kourou.broker.periodic_tasks import wait_woken
-from kourou.broker.replication.acknowledged import note_start
+from kourou.broker.replication.acknowledged import Acknowledged, note_start
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker, FlusherFactory
@@ -180,8 +182,7 @@ class SwitchingBroker:
         `Broker.start`.
         """
         self._is_namesrv_local = is_namesrv_local
-        loses_unsynced = self._config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
-        note_start(self._disk, self._runtime.boot_id(), loses_unsynced=loses_unsynced)
+        self._note_start()
         await self.obtain_id()
         await self._begin(None, progress, first_registration_ms)
         self._tasks = [
@@ -191,6 +192,11 @@ class SwitchingBroker:
             ),
         ]
         return self._current.address
+
+    def _note_start(self) -> None:
+        """Note whether the closed store may lack what it had before its last end."""
+        loses_unsynced = self._config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+        note_start(self._disk, self._runtime.boot_id(), loses_unsynced=loses_unsynced)
 
     async def stop(self) -> None:
         """Stop cleanly, as `Broker.stop`."""
@@ -313,6 +319,10 @@ class SwitchingBroker:
                 log.warning("replication.truncated position=%d end=%d", cut_at, end)
                 now_ms, pid = self._runtime.clock.now_ms(), os.getpid()
                 await self._runtime.offload(truncate_replica, self._disk, cut_at, now_ms, pid=pid)
+            self._note_start()
+            if role.is_master and Acknowledged.load(self._disk).loss:
+                await self._begin(None)
+                return
             await self._begin(role)
             if role.is_master:
                 self._lease.renew(asked_at_s)
@@ -339,7 +349,27 @@ class SwitchingBroker:
             await self._change_role(self._role_of(found), lease_from_s)
         elif decision is Decision.KEEP and self._role is not None:
             self._current.adopt_in_sync(found.in_sync, asked_at_s)
+            await self._report_newer_set(found)
         await self._learn_master(found)
+
+    async def _report_newer_set(self, found: ReplicaSet) -> None:
+        """Let the controller see that its state lacks a set which it had confirmed.
+
+        It then elects nobody: a member of the older set may lack messages.
+
+        Raises:
+            RemoteError, TransportError: as `Controllers.propose`; a refusal names the reason.
+        """
+        role, own = self._role, self._current.in_sync()
+        if role is None or not role.is_master or found.in_sync.epoch >= own.epoch:
+            return
+        if found.master_epoch == role.master_epoch:
+            try:
+                await self._controllers.propose(self._me, role.master_epoch, *own)
+            except RemoteError as error:
+                # The set is as it was: this answer was only older than the master's last proposal.
+                if error.code != ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED:
+                    raise
 
     def _decide(self, found: ReplicaSet) -> Decision:
         newest_seen = self._replica.epochs.newest_seen

@@ -236,8 +236,8 @@ class InSyncKeeper:
         if decisions.is_proposing or self._task is not None or not decisions.is_member:
             return
         end, now_s, members = self._commit.stored_position, self._loop.time(), self.in_sync.members
-        if now_s < self._propose_from_s:
-            return
+        if now_s < self._propose_from_s or self._commit.is_read_only:
+            return  # a failed store sends nothing, so that all slaves look late: one must take over
         late = self.followers.late(members - {self.broker_id}, end, now_s)
         close = self.followers.joining(self._epoch_start, end, now_s) - members
         confirmed = self.confirm_position

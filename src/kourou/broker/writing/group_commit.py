@@ -135,6 +135,11 @@ class GroupCommit:
         return reader.synced_position if self.is_sync_mode else reader.written_position
 
     @property
+    def is_read_only(self) -> bool:
+        """Whether a write or sync has failed since the store was opened."""
+        return self._writer.read_only_reason is not None
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes appended and not yet synced (with ASYNC_FLUSH: not yet written)."""
         return self._pending.size
