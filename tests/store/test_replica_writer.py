@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 
@@ -22,6 +23,7 @@ from kourou.store.log.received_bytes import ReceivedBytes
 from kourou.store.message_store import MessageStore
 from kourou.store.replica_writer import ReplicaWriter
 from kourou.store.tools.check import check_store
+from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, delete_topic, draft
 
 
@@ -314,3 +316,60 @@ def test_a_topic_deleted_on_the_slave_takes_records_again() -> None:
     assert slave.bodies() == [b"b"] * 3
     slave.store.close(slave.now_ms)
     assert [finding.problem for finding in check_store(slave.disk).findings] == []
+
+
+def follow_deletion(rig: ReplicaRig, topic: str, below: int) -> bool:
+    deletion = rig.writer.followed_deletion(topic, below)
+    if deletion is None:
+        return False
+    deletion.note()
+    while deletion.remove_one():
+        pass
+    return True
+
+
+def recreated() -> tuple[Rig, ReplicaRig, int]:
+    """Return a master whose topic was deleted and made again, a copy of its log, and the place."""
+    master = Rig(SimDisk())
+    for queue_id in (0, 1):
+        for number in range(20):
+            master.put(b"old %d" % number, queue_id=queue_id)
+    below = master.store.reader.written_position
+    delete_topic(master.store, "T")
+    for number in range(3):
+        master.put(b"new %d" % number, queue_id=1)
+    slave = ReplicaRig(SimDisk(1))
+    slave.copy(master)
+    return master, slave, below
+
+
+def test_followed_deletion_leaves_the_messages_of_the_newer_topic() -> None:
+    _, slave, below = recreated()
+    assert len(slave.bodies("T", 0)) == 20
+
+    assert follow_deletion(slave, "T", below)
+
+    assert slave.store.reader.queues() == {"T": [1]}
+    assert slave.bodies("T", 1) == [b"new 0", b"new 1", b"new 2"]
+    assert not follow_deletion(slave, "T", below)
+
+
+@pytest.mark.parametrize("operations", range(0, 21, 2))
+def test_followed_deletion_is_completed_by_the_start_after_a_crash(operations: int) -> None:
+    _, slave, below = recreated()
+    slave.tick()
+    left = [operations]
+
+    def count_down(_operation: str, _name: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.EIO, "the power is lost")
+
+    slave.disk.on_operation = count_down
+    with contextlib.suppress(OSError):
+        follow_deletion(slave, "T", below)
+    slave.disk.on_operation = None
+    slave.crash()
+    follow_deletion(slave, "T", below)
+    assert slave.store.reader.queues() == {"T": [1]}
+    assert slave.bodies("T", 1) == [b"new 0", b"new 1", b"new 2"]

@@ -14,6 +14,10 @@ step fails, the caller must not run the later ones: the topic stays refused unti
 again or the store is reopened. Recovery then finds the topic either without a note, and complete,
 or with a note, and removes its remaining files.
 
+A replica follows a deletion of its master's (`FollowedDeletion`) when its log has the change: note
+and removal are the same, but no message is refused, since the queues may have records of a newer
+topic of the same name already. These stay.
+
 Source: DefaultMessageStore.deleteTopics, apache/rocketmq 5.5.0, for what remains of a topic. Java
 has no note: its next start may rebuild the queues from the log.
 """
@@ -88,3 +92,60 @@ class TopicDeletion:
     def allow(self) -> None:
         """Accept messages of the topic again; its queues then start at offset 0."""
         self._files.queues.allow(self.topic)
+
+
+class FollowedDeletion:
+    """Deletion of a topic's records below a log position, as the log of a replica orders it.
+
+    The caller runs `note`, then `remove_one` until it returns False. The replica has no records of
+    the topic below the position that are not in its queues yet.
+    """
+
+    def __init__(self, files: StoreFiles, topic: str, below: int) -> None:
+        self._files = files
+        self._topic = topic
+        self._below = below
+
+    def note(self) -> None:
+        """Record the deletion durably, as `TopicDeletion.note`; on any thread.
+
+        Raises:
+            OSError: the note may or may not be durable.
+        """
+        state = self._files.state
+        deleted = {**state.deleted_topics, self._topic: self._below}
+        removed_files = state.deleted_files + count_files(self._old_queues())
+        self._files.save_state(
+            msgspec.structs.replace(
+                state, deleted_topics=deleted, deleted_files=removed_files, begins=None
+            )
+        )
+
+    def remove_one(self) -> bool:
+        """Remove one old queue with its files, durably; return whether there was one. On the loop.
+
+        Raises:
+            OSError: some of its files remain; the next start removes them.
+        """
+        queues = self._files.queues
+        queues.deleted_files = self._files.state.deleted_files
+        queue = next(iter(self._old_queues()), None)
+        if queue is not None:
+            queues.remove(queue)
+        return queue is not None
+
+    def _old_queues(self) -> list[ConsumeQueue]:
+        """Return the queues that begin with a record of the deleted topic.
+
+        A queue that a newer topic has continued was restarted by its first record.
+        """
+        return [
+            queue
+            for queue in self._files.queues.of_topic(self._topic)
+            if _begins_below(queue, self._below)
+        ]
+
+
+def _begins_below(queue: ConsumeQueue, position: int) -> bool:
+    entry = queue.entry(queue.min_offset)
+    return entry is None or entry.physical_offset < position

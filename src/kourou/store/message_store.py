@@ -22,7 +22,7 @@ import logging
 from kourou.disk import Disk
 from kourou.errors import StoreError
 from kourou.store.config import StoreConfig
-from kourou.store.deletion import TopicDeletion
+from kourou.store.deletion import FollowedDeletion, TopicDeletion
 from kourou.store.expiry import Expiry
 from kourou.store.index.index_feed import SLICE_MAX
 from kourou.store.index.key_index import FoundMessages, IndexStep, KeyIndex, KeyQuery, find_messages
@@ -43,6 +43,7 @@ __all__ = [
     "AppendedRecord",
     "Arrival",
     "FastGetResult",
+    "FollowedDeletion",
     "GetPlan",
     "GetRequest",
     "GetResult",

@@ -27,7 +27,7 @@ from kourou.protocol.record.encode import (
 )
 from kourou.protocol.record.keys import is_visible, message_count, queue_tags_code
 from kourou.store.config import StoreConfig
-from kourou.store.deletion import Pending, TopicDeletion
+from kourou.store.deletion import FollowedDeletion, Pending, TopicDeletion
 from kourou.store.index.index_feed import IndexFeed
 from kourou.store.lifecycle import StoreFiles, close_files
 from kourou.store.queues.appended import AppendedBatch, AppendedRecord, Arrival
@@ -431,6 +431,12 @@ class StoreWriter:
         deletion = TopicDeletion(self._files, topic, self._pending)
         deletion.refuse()
         return deletion
+
+    def followed_deletion(self, topic: str, below: int) -> FollowedDeletion | None:
+        """Return the deletion of a topic's records below a position; None if it was followed."""
+        if below <= self._reader.topic_begin(topic):
+            return None
+        return FollowedDeletion(self._files, topic, below)
 
     def close_files(self, now_ms: int) -> None:
         """Make everything durable and close the files.
