@@ -580,6 +580,10 @@ class StoreReadOnlyError(StoreError):
     """A sync or a write failed; the store accepts no writes until it is reopened."""
 
 
+class ChangeNotCopiedError(StoreError, OSError):
+    """A change of topics or groups is saved here, and not known to be on the in-sync replicas."""
+
+
 class DataLossError(StoreError):
     """Messages requested by offset are not, or no longer, in their queue."""
 

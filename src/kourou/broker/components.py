@@ -29,8 +29,11 @@ from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.master import ReplicationMaster
-from kourou.broker.replication.metadata_copy import MetadataCopy
+from kourou.broker.replication.metadata_copy import FollowedTables, MetadataCopy
 from kourou.broker.replication.slave import ReplicationSlave
+from kourou.broker.replication.table_follower import FILE_NAME as CHANGES_FILE
+from kourou.broker.replication.table_follower import TableFollower, parse_tables_file
+from kourou.broker.replication.table_log import TableLog
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
@@ -90,6 +93,9 @@ class Components:
         master: sends the log to slaves; None if the broker accepts none.
         slave: copies the log of a master; None if the broker is one.
         metadata: copies the tables of a master, if the broker is a slave.
+        table_log: puts changes of the tables into the log; None without a controller, and on a
+            slave.
+        table_follower: applies the changes that the log has; None without a controller.
         arrival_listeners: called with the messages that became visible to consumers, oldest first.
     """
 
@@ -151,6 +157,8 @@ class Components:
         self.tables.groups.on_group_changed = self.popping.on_group_changed
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
         self.master: Final = self._build_master()
+        self.table_log: Final = self._build_table_log()
+        self.table_follower: Final = self._build_table_follower()
         self._add_arrival_listeners()
 
     @property
@@ -330,7 +338,78 @@ class Components:
 
     def _build_metadata(self) -> MetadataCopy:
         tables, config = self.tables, self.context.config
-        return MetadataCopy(config, tables.topics, tables.groups, tables.offsets, self.pool)
+        if self.slave is not None:
+            tables.offsets.begin_following()
+        delays = ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True)
+        followed = FollowedTables(
+            tables.offsets,
+            tables.modes,
+            tables.locks,
+            self.context.store.reader.topic_begin,
+            lambda body: self.runtime.offload(delays.save, body),
+        )
+        return MetadataCopy(config, tables.topics, tables.groups, followed, self.pool)
+
+    def _build_table_log(self) -> TableLog | None:
+        keeper, tables = self.keeper, self.tables
+        if keeper is None:
+            return None
+        return TableLog(self.context, tables.modes, tables.offsets, keeper.lagging)
+
+    def _build_table_follower(self) -> TableFollower | None:
+        if self.replica is None:
+            return None
+        follower = TableFollower(
+            self.context,
+            self.tables.modes,
+            self.tables.offsets,
+            self.queue_deletion,
+            self.held_pulls.on_topic_deleted,
+            ConfigFile(self.context.disk, CHANGES_FILE, parse_tables_file, restores=True),
+        )
+        self.tables.persist_last = follower.persist
+        if self.slave is not None:
+            self.slave.on_confirmed = follower.wake
+            self.arrival_listeners.append(lambda _: follower.wake())
+        return follower
+
+    async def recover_tables(self) -> None:
+        """Apply the changes in the log of a new master; its own ones are copied from then on.
+
+        Raises:
+            StoreError: the queues of a deleted topic cannot be deleted.
+            OSError: the log cannot be read.
+        """
+        tables, table_log, follower = self.tables, self.table_log, self.table_follower
+        if table_log is None or follower is None:
+            return
+        await follower.recover()
+        tables.topics.change_log = tables.groups.change_log = table_log
+        tables.modes.change_log = table_log
+        self.queue_deletion.order = table_log.log_deletion
+        follower.create_missing_topics()
+
+    def start_slave(self) -> None:
+        """Start to copy the master's log, and to apply the changes that it has."""
+        slave = self.slave
+        assert slave is not None, "the broker is a slave"
+        slave.start()
+        if self.table_follower is not None:
+            self.table_follower.start(lambda: slave.confirmed)
+
+    async def stop_tables(self) -> None:
+        """Copy no changes of the tables any more, and apply none."""
+        if self.table_log is not None:
+            self.table_log.stop()
+        if self.table_follower is not None:
+            await self.table_follower.stop()
+
+    def abandon_tables(self) -> None:
+        """Do the same like a killed process."""
+        if self.table_log is not None:
+            self.table_log.stop()
+        if self.table_follower is not None:
+            self.table_follower.abandon()
 
     def ha_status(self) -> HARuntimeInfo:
         """Return the state of replication."""
@@ -351,9 +430,13 @@ class Components:
 
     def learn_master(self, addresses: RegisterBrokerResponseHeader) -> None:
         """Let a slave copy from the master that a name server knows."""
-        assert self.slave is not None, "the broker is a slave"
-        self.slave.learn_address(addresses.ha_server_addr or "")
+        slave, ha_address = self.slave, addresses.ha_server_addr or ""
+        assert slave is not None, "the broker is a slave"
         self.metadata.learn_address(addresses.master_addr or "")
+        if self.replica is None:
+            slave.learn_address(ha_address)
+        else:  # the log has only the later changes of the tables
+            self.metadata.on_copied = lambda: slave.learn_address(ha_address)
 
     def _on_config_changed(self, config: BrokerConfig) -> None:
         """Copy live options to the tables that hold them."""

@@ -14,9 +14,10 @@ Source: SubscriptionGroupManager.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from kourou.broker.change_log import ChangeLog
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.host_quotas import HostQuota
 from kourou.clock import Clock
@@ -47,6 +48,7 @@ class Groups:
     Attributes:
         auto_create: whether the first use of a group creates it; may change at any time.
         on_group_changed: called with the name of each group that was changed or deleted.
+        change_log: copies the changes to replicas; None without a controller, and on a slave.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Groups:
         self._quota = HostQuota(GROUPS_MAX) if quota is None else quota
         self.auto_create = auto_create
         self.on_group_changed: Callable[[str], None] = lambda _name: None
+        self.change_log: ChangeLog | None = None
         self._refusals = LogRate()
         self._saver = ConfigSaver(file, self._encode, offload)
         text = file.load()
@@ -170,7 +173,7 @@ class Groups:
             self._groups[name] = group
             self._unsaved.add(name)
             self._text.put(group)
-            self._changed()
+            self._changed(name)
             if before is not None:
                 self.on_group_changed(name)
 
@@ -183,16 +186,54 @@ class Groups:
         self._quota.remove(name)
         self._forbidden.pop(name, None)
         self._note_deletion(name)
-        self._changed()
+        self._changed(name)
         self.on_group_changed(name)
         log.info("group.deleted name=%s", name)
         return True
 
-    def _note_deletion(self, name: str) -> None:
+    def state_of(self, name: str) -> tuple[SubscriptionGroup | None, int, dict[str, int]]:
+        """Return the group, the end of the log at its last deletion, and its read bans."""
+        return self._groups.get(name), self._deleted.get(name, 0), self._forbidden.get(name, {})
+
+    def follow(
+        self,
+        name: str,
+        group: SubscriptionGroup | None,
+        deleted_at: int,
+        forbidden: Mapping[str, int],
+    ) -> bool:
+        """Take the state of a group of the master, as its `state_of` returned it.
+
+        Returns:
+            Whether the master has deleted a group of this name since the last known state.
+
+        Raises:
+            InvalidGroupError: as `put`.
+        """
+        is_deleted = deleted_at > self._deleted.get(name, 0)
+        if is_deleted or group is None:
+            self.delete(name)
+        if is_deleted:
+            self._note_deletion(name, deleted_at)
+            self._changed(name)
+        if group is not None:
+            self.put(group)
+        self._set_forbidden(name, forbidden)
+        return is_deleted
+
+    def _set_forbidden(self, group: str, topics: Mapping[str, int]) -> None:
+        if dict(topics) == self._forbidden.get(group, {}):
+            return
+        self._forbidden.pop(group, None)
+        if topics:
+            self._forbidden[group] = dict(topics)
+        self._changed(group)
+
+    def _note_deletion(self, name: str, log_end: int | None = None) -> None:
         if self._log_bounds is None:
             return
         self._deleted.pop(name, None)
-        self._deleted[name] = self._log_bounds()[1]
+        self._deleted[name] = self._log_bounds()[1] if log_end is None else log_end
         if len(self._deleted) > GROUPS_MAX:
             del self._deleted[next(iter(self._deleted))]
 
@@ -228,7 +269,7 @@ class Groups:
             self._forbidden[group] = topics
         else:
             self._forbidden.pop(group, None)
-        self._changed()
+        self._changed(group)
         log.info("group.read_set group=%s topic=%s is_forbidden=%s", group, topic, is_forbidden)
 
     def has_forbidden_topics(self, group: str) -> bool:
@@ -242,15 +283,20 @@ class Groups:
     async def persist(self) -> None:
         """Write the file if the table changed. On return all earlier changes are durable.
 
+        With a `change_log` the in-sync replicas have them too.
+
         Raises:
             OSError: the file could not be written; it is unchanged.
+            ChangeNotCopiedError: not all replicas have the changes; an OSError as well.
         """
         saved = set(self._unsaved)
         await self._saver.save()
+        if self.change_log is not None:
+            await self.change_log.flush()
         self._unsaved -= saved
 
     def is_saved(self, name: str) -> bool:
-        """Return whether the group is in the file, so that it survives a crash."""
+        """Return whether the group is as durable as `persist` makes it."""
         return name in self._groups and name not in self._unsaved
 
     def _refusal(self, name: str, host: str | None) -> str | None:
@@ -276,6 +322,8 @@ class Groups:
         # One part is enough: the text of each group is encoded already.
         return (self._text.encode(self._version, self._forbidden, self._deleted),)
 
-    def _changed(self) -> None:
+    def _changed(self, name: str) -> None:
+        if self.change_log is not None:
+            self.change_log.note_group(name)
         self._version = self._version.next(self._clock.now_ms())
         self._saver.changed()

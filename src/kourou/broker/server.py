@@ -287,11 +287,12 @@ class _RunningBroker:
         """Listen, and start the background tasks."""
         config, topics = self._context.config, self._context.topics
         slave = self.components.slave
+        await self.components.recover_tables()
         address, ha_port = await (self._open_ports() if slave else self._start_deliveries())
         self.components.index.start()
         self._start_periodic_tasks()
         if slave is not None:
-            slave.start()
+            self.components.start_slave()
             metadata = self.components.metadata
             self._periodic_tasks.start("copy metadata", metadata.interval_ms, metadata.copy)
         else:
@@ -448,6 +449,7 @@ class _RunningBroker:
         self.components.held_pulls.close()
         if self.components.slave is None:
             self.components.transactions.stop()
+        await self.components.stop_tables()
         await self._context.commit.close()
         if self.components.master is not None:
             await self.components.master.stop()
@@ -476,6 +478,7 @@ class _RunningBroker:
         self._periodic_tasks.abandon()
         if self.components.slave is not None:
             self.components.slave.abort()
+        self.components.abandon_tables()
         if self._registration is not None:
             self._registration.abandon()
         self.components.subscriptions.close()

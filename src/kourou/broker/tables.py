@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.consuming.assignment_modes import FILE_NAME as MODES_FILE
 from kourou.broker.consuming.assignment_modes import RequestModes
@@ -48,6 +50,7 @@ class Tables:
         order_infos: last ordered pops of groups.
         filters: property filters of groups; not saved by `persist` but separately, each 10 s.
         locks: queue locks of ordered consumers.
+        persist_last: saves what tells of the other tables, after these; replaced by its owner.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Tables:
         Raises:
             CorruptRecordError: neither a file nor its backup parses.
         """
+        self.persist_last: Callable[[], Awaitable[None]] = _save_nothing
         self.topics = Topics(
             ConfigFile(disk, TOPICS_FILE, decode_topic_config_table, restores=True),
             config,
@@ -115,6 +119,7 @@ class Tables:
             self._persist_offsets,
             self.order_infos.persist,
             self.locks.persist,
+            self.persist_last,
         ):
             try:
                 await persist()
@@ -141,6 +146,10 @@ class Tables:
     def _read_queues_of(self, name: str) -> int | None:
         topic = self.topics.get(name)
         return None if topic is None else topic.read_queue_nums
+
+
+async def _save_nothing() -> None:
+    """Default of `Tables.persist_last`."""
 
 
 def _load_order_infos(

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Final
 
+from kourou.broker.change_log import ChangeLog
 from kourou.broker.config import BrokerConfig
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.clock import Clock
@@ -65,6 +66,7 @@ class Topics:
         on_topic_changed: called with the name of each topic that was changed or deleted.
         is_announced: returns whether all reachable name servers have the current topics.
         wait_announced: returns when that is so, after a bounded time at most.
+        change_log: copies the changes to replicas; None without a controller, and on a slave.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Topics:
         self.on_topic_changed: Callable[[str], None] = lambda _name: None
         self.is_announced: Callable[[], bool] = lambda: True
         self.wait_announced: Callable[[], Awaitable[None]] = _no_name_servers
+        self.change_log: ChangeLog | None = None
         self.auto_create = config.auto_create_topic_enable
         self._quota = config.host_quota(TOPICS_MAX)
         self._config = config
@@ -313,17 +316,22 @@ class Topics:
             self.put(topic, host)
 
     def is_saved(self, name: str) -> bool:
-        """Return whether the topic is in the file, so that it survives a crash."""
+        """Return whether the topic is as durable as `persist` makes it."""
         return name in self._table and name not in self._unsaved
 
     async def persist(self) -> None:
         """Write the file if the table changed. On return all earlier changes are durable.
 
+        With a `change_log` the in-sync replicas have them too.
+
         Raises:
             OSError: the file could not be written; it is unchanged.
+            ChangeNotCopiedError: not all replicas have the changes; an OSError as well.
         """
         change = self._change_number
         await self._saver.save()
+        if self.change_log is not None:
+            await self.change_log.flush()
         self._unsaved = {name: at for name, at in self._unsaved.items() if at > change}
 
     async def persist_and_announce(self) -> None:
@@ -371,6 +379,8 @@ class Topics:
             oldest = next(iter(self._changed))
             self._dropped_change = self._changed.pop(oldest)
         self._unsaved[name] = self._change_number
+        if self.change_log is not None:
+            self.change_log.note_topic(name)
         self._version = self._version.next(self._clock.now_ms())
         self._saver.changed()
         self.on_changed()
@@ -406,6 +416,8 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
     if config.auto_create_topic_enable:
         count = config.default_topic_queue_nums
         topics.append(_system_topic(names.AUTO_CREATE_TOPIC, count, _READ_WRITE | PERM_INHERIT))
+    if config.controller.enable_controller_mode:
+        topics.append(_system_topic(names.TABLES_TOPIC, 1))
     if config.trace_topic_enable:
         topics.append(_system_topic(config.msg_trace_topic_name, 1))
     return topics

@@ -33,6 +33,8 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 AUTO_CREATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = f"{SYSTEM_PREFIX}wheel_timer"
+TABLES_TOPIC: Final = f"{SYSTEM_PREFIX}KOUROU_TABLES"
+"""Changes of topics and groups by a master in controller mode; Kourou's own."""
 TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 ROCKSDB_TRANS_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
@@ -79,7 +81,7 @@ PENDING_TOPICS: Final = frozenset(
 """Topics of delayed and scheduled messages, half messages and op messages. Only the broker consumes
 them."""
 
-NON_DESTINATION_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {TIMER_TOPIC}
+NON_DESTINATION_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {TIMER_TOPIC, TABLES_TOPIC}
 """Topics that are never the destination of a delayed or half message, because clients cannot send
 to them. RocketMQ's pop log is not among them: its brokers write delayed records for it."""
 

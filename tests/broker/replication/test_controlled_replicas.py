@@ -239,8 +239,9 @@ def test_a_slave_counts_from_its_proposal_on_although_the_answer_is_lost() -> No
         rig.controller.lost_answers = 1
         await rig.elect(1)
         await until(lambda: rig.controller.stored.members == {1, 2})
-        await rig.kill(2)
         async with rig.producer(10_000) as producer:
+            await send(producer)  # creates the topic
+            await rig.kill(2)
             receipt = await send(producer)
             assert receipt.status is SendStatus.FLUSH_SLAVE_TIMEOUT  # 2 may be elected
 

@@ -110,6 +110,7 @@ def build_admin_handlers(components: Components, deletion: TopicDeletion) -> Adm
             context,
             offsets=tables.offsets,
             delay_offsets=components.delay.table,
+            locks=tables.locks.ages,
             calls=calls,
             on_reset=on_reset,
         ),

@@ -37,6 +37,7 @@ from kourou.protocol.offsets import (
     ResetOffsetRequestHeader,
     encode_reset_offsets,
 )
+from kourou.protocol.table_changes import LOCKS_MEMBER, REPLICA_FIELD, with_member
 from kourou.remoting.connection import Request
 from kourou.store.reader import StoreReader
 
@@ -55,6 +56,7 @@ class OffsetAdminHandlers:
         *,
         offsets: ConsumerOffsets,
         delay_offsets: Callable[[], DelayOffsetTable],
+        locks: Callable[[], bytes],
         calls: ClientCalls,
         on_reset: OnReset,
     ) -> None:
@@ -64,6 +66,7 @@ class OffsetAdminHandlers:
             context: the broker's state and services.
             offsets: the offsets of all groups, which are changed.
             delay_offsets: returns the progress of the delay levels.
+            locks: returns the queue locks for a replica, as JSON.
             calls: sends resets to the members of a group.
             on_reset: called after each reset, to answer held pulls of the queue.
         """
@@ -73,6 +76,7 @@ class OffsetAdminHandlers:
         self._clients = context.clients
         self._offsets = offsets
         self._delay_offsets = delay_offsets
+        self._locks = locks
         self._store = context.store.reader
         self._calls = calls
         self._on_reset = on_reset
@@ -142,10 +146,17 @@ class OffsetAdminHandlers:
         )
 
     def on_get_all_consumer_offset(self, request: Request) -> None:
-        """Serve 43: return the committed offsets of all groups, as a replica copies them."""
+        """Serve 43: return the committed offsets of all groups, as a replica copies them.
+
+        A replica that asks for more also gets the queue locks.
+        """
+        is_replica = REPLICA_FIELD in request.command.ext_fields
 
         async def serve() -> RemotingCommand:
-            return response(request.command, body=await self._offsets.body())
+            body = await self._offsets.body(with_positions=is_replica)
+            if is_replica:
+                body = with_member(body, LOCKS_MEMBER, self._locks())
+            return response(request.command, body=body)
 
         self._later.answer(request, serve)
 

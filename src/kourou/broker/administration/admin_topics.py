@@ -49,6 +49,7 @@ from kourou.protocol.stats import (
     TopicStatsTable,
     encode_topic_stats,
 )
+from kourou.protocol.table_changes import TABLE_LOG_FIELD
 from kourou.protocol.topic_table import (
     GetAllTopicConfigRequestHeader,
     GetAllTopicConfigResponseHeader,
@@ -158,11 +159,14 @@ class TopicAdminHandlers:
             if start and not self._is_current(header.data_version):
                 start = 0
             names = [topic.name for topic in islice(self._topics, start, start + count)]
-        return response(
+        answer = response(
             request.command,
             header=GetAllTopicConfigResponseHeader(total),
             body=self._topics.body(names),
         )
+        if self._topics.change_log is not None:
+            answer.ext_fields[TABLE_LOG_FIELD] = "true"
+        return answer
 
     def on_get_topic_stats_info(self, request: Request) -> None:
         """Serve 202: return each queue's offsets and last store time, and the topic's rate."""

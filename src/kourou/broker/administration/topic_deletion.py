@@ -8,6 +8,7 @@ deleted group.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -23,6 +24,8 @@ from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2
 
 log = logging.getLogger(__name__)
 
+WAIT_S: Final = 10.0
+"""How long a request waits in controller mode for the deletion of one topic."""
 _BUILDERS: Final = (retry_topic_v1, retry_topic_v2)
 
 
@@ -53,18 +56,46 @@ class TopicDeletion:
         self._order_infos = order_infos
         self._queue_deletion = queue_deletion
         self._on_deleted = on_deleted
+        self._late: dict[asyncio.Task[None], str] = {}  # deletions that go on, unanswered
 
     async def delete(self, name: str) -> None:
         """Delete one topic; an unknown one is no error.
+
+        In controller mode the in-sync set must have the deletion first, which goes on if this
+        raises after `WAIT_S`.
 
         The queues are deleted before the topic: a crash in between leaves a topic without messages,
         and never old messages in a new topic of the same name. The offsets need not be saved: the
         next start recognizes those from before the deletion.
 
         Raises:
-            ServiceNotAvailableError: its queues or order infos cannot be deleted.
+            ServiceNotAvailableError: its queues or order infos cannot be deleted, or it takes too
+                long.
         """
+        task = asyncio.create_task(self._delete(name), name=f"delete topic {name}")
+        limit_s = None if self._queue_deletion.order is None else WAIT_S
+        try:
+            await asyncio.wait({task}, timeout=limit_s)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            await task
+            return
+        self._late[task] = name
+        task.add_done_callback(self._on_late)
+        raise ServiceNotAvailableError(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"topic {name} is not deleted after {WAIT_S:.0f} s: its deletion goes on when all "
+            "members of the in-sync set have it; messages to it are refused until then",
+        )
 
+    def _on_late(self, task: asyncio.Task[None]) -> None:
+        name = self._late.pop(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("topic.not_deleted name=%s reason=%s", name, task.exception())
+
+    async def _delete(self, name: str) -> None:
         async def forget() -> None:
             self._forget(name)
             await self._order_infos.save()

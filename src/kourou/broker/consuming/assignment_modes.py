@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from kourou.broker.change_log import ChangeLog
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.errors import SystemBusyError
 from kourou.protocol.codes import ResponseCode
@@ -32,7 +33,11 @@ MODES_MAX: Final = 100_000
 
 
 class RequestModes:
-    """All modes that were set. In memory; `persist` makes changes durable."""
+    """All modes that were set. In memory; `persist` makes changes durable.
+
+    Attributes:
+        change_log: copies the changes to replicas; None without a controller, and on a slave.
+    """
 
     def __init__(self, file: SavedFile, offload: Offload) -> None:
         """Load the file.
@@ -44,6 +49,7 @@ class RequestModes:
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
+        self.change_log: ChangeLog | None = None
         self._saver = ConfigSaver(file, self._take, offload)
         text = file.load()
         table = MessageRequestModes() if text is None else decode_message_request_modes(text)
@@ -72,6 +78,8 @@ class RequestModes:
             return
         self._modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
         self._saver.changed()
+        if self.change_log is not None:
+            self.change_log.note_mode(mode.topic, mode.consumer_group)
         log.info(
             "request_mode.set topic=%s group=%s mode=%s share=%d",
             mode.topic,
@@ -87,10 +95,15 @@ class RequestModes:
     async def persist(self) -> None:
         """Write the file if something changed; when this returns, all changes before are durable.
 
+        With a `change_log` the in-sync replicas have them too.
+
         Raises:
             OSError: the file could not be written; it is as it was.
+            ChangeNotCopiedError: not all replicas have the changes; an OSError as well.
         """
         await self._saver.save()
+        if self.change_log is not None:
+            await self.change_log.flush()
 
     def _take(self) -> TextParts:
         return (msgspec.json.format(self.body(), indent=2),)

@@ -146,10 +146,12 @@ class ConsumerOffsets:
         self._popped: Table = {}  # offsets set by pops, until a member commits behind them
         self._log_position = log_position
         self._position = 0  # as saved last
+        self._is_following = False
         text = file.load()
         if text is not None:
             self._version, self._committed, self._pulled = parse_consumer_offsets(text)
         self.loaded_positions = None if text is None else parse_log_positions(text)
+        self._followed = self.loaded_positions  # of the master's table, on a slave
         self.revived_position: Callable[[], int] | None = None
         self._committed_keys, self._pulled_keys = OffsetKeys(), OffsetKeys()
         self._set_keys()
@@ -373,9 +375,41 @@ class ConsumerOffsets:
             log_positions,
         )
 
-    async def body(self) -> bytes:
-        """Return the body of all offsets, built in steps that let other tasks run."""
-        return compact(await join_parts(self.text()))
+    async def body(self, *, with_positions: bool = False) -> bytes:
+        """Return the body of all offsets, built in steps that let other tasks run.
+
+        With `kourouLogPositions` if that is asked for; Java's brokers have no such member.
+        """
+        positions = self._log_positions() if with_positions else None
+        return compact(await join_parts(self.text(positions)))
+
+    def begin_following(self) -> None:
+        """Note that this is the table of a slave: it is as old as what was copied last."""
+        self._is_following = True
+
+    def follow(
+        self,
+        offsets: Mapping[str, Mapping[int, int]],
+        positions: tuple[int, int] | None,
+        topic_begin: Callable[[str], int],
+    ) -> None:
+        """Replace the committed offsets by those of the master.
+
+        Args:
+            offsets: `topic@group` -> queue id -> offset.
+            positions: `kourouLogPositions` of the master's table; None if it is Java's.
+            topic_begin: position of the log below which records belong to a deleted topic of this
+                name. Offsets that may be older are left out.
+        """
+        self._followed = positions
+        end = None if positions is None else positions[0]
+        for text, of_queues in offsets.items():
+            group, topic = key_of(text)
+            if end is None or topic_begin(topic) < end or not topic_begin(topic):
+                for queue_id, queue_offset in of_queues.items():
+                    self.commit(group, topic, queue_id, queue_offset)
+        if end is not None:
+            self._remove(lambda key: text_of(key) not in offsets)
 
     def topics_by_group(self) -> dict[str, list[str]]:
         """Return the topics for which each group has committed offsets, sorted."""
@@ -494,12 +528,20 @@ class ConsumerOffsets:
 
     def _take(self) -> TextParts:
         self._version = self._version.next(self._clock.now_ms())
+        positions = self._log_positions()
+        if self._log_position is not None:
+            self._position = self._log_position()
+        return self.text(positions)
+
+    def _log_positions(self) -> tuple[int, int] | None:
+        """Return `kourouLogPositions` of the table as it is; None if they are not known."""
+        if self._is_following:
+            return self._followed
         if self._log_position is None:
-            return self.text()
-        self._position = self._log_position()
-        revived = self.revived_position
-        revived_position = self._position if revived is None else revived()
-        return self.text((self._position, min(self._position, revived_position)))
+            return None
+        position = self._log_position()
+        revived = position if self.revived_position is None else self.revived_position()
+        return position, min(position, revived)
 
 
 def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:

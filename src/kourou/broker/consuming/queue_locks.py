@@ -79,6 +79,12 @@ class QueueLocks:
             del self._groups[group]
         return granted
 
+    def clear(self) -> None:
+        """Remove all locks."""
+        self._groups.clear()
+        self._count = 0
+        self.holder_changes += 1
+
     def unlock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue]
     ) -> list[MessageQueue]:

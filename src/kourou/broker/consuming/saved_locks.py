@@ -118,6 +118,23 @@ class SavedLocks:
             self._saver.changed()
         await self._saver.save()
 
+    def ages(self) -> bytes:
+        """Return the locks for a replica: the text of the file, but times count from now."""
+        return b"".join(_text_of(self.locks, -self._steady_ms(), ""))
+
+    def follow(self, text: bytes) -> None:
+        """Replace the locks by those of the master, which its `ages` has returned.
+
+        Raises:
+            ValueError, RecursionError: the text is not of this form.
+        """
+        saved, steady_ms = parse_locks(text), self._steady_ms()
+        if not saved.locks and not len(self.locks):
+            return
+        self.locks.clear()
+        for group, client_id, queue, requested_at_ms in _locks_of(saved):
+            self.locks.lock(group, client_id, [queue], steady_ms + min(requested_at_ms, 0))
+
     def _note_saved(self) -> None:
         self._saved_holder_changes = self.locks.holder_changes
         self._saved_grants = self.locks.grants
@@ -128,16 +145,21 @@ class SavedLocks:
         now_ms, steady_ms = self._clock.now_ms(), self._steady_ms()
         if self._boot_id and saved.boot == self._boot_id:
             now_ms = saved.zero_ms + steady_ms
-        for group, holders in saved.locks.items():
-            for client_id, queues in holders.items():
-                for topic, broker_name, queue_id, requested_at_ms in queues:
-                    queue = MessageQueue(topic, broker_name, queue_id)
-                    age_ms = max(now_ms - requested_at_ms, 0)
-                    self.locks.lock(group, client_id, [queue], steady_ms - age_ms)
+        for group, client_id, queue, requested_at_ms in _locks_of(saved):
+            age_ms = max(now_ms - requested_at_ms, 0)
+            self.locks.lock(group, client_id, [queue], steady_ms - age_ms)
         self.locks.expire(steady_ms)
 
     def _take(self) -> TextParts:
         return _text_of(self.locks, self._clock.now_ms() - self._steady_ms(), self._boot_id)
+
+
+def _locks_of(saved: LocksFile) -> Iterator[tuple[str, str, MessageQueue, int]]:
+    """Yield the locks: group, holder, queue, time of the last request."""
+    for group, holders in saved.locks.items():
+        for client_id, queues in holders.items():
+            for topic, broker_name, queue_id, requested_at_ms in queues:
+                yield group, client_id, MessageQueue(topic, broker_name, queue_id), requested_at_ms
 
 
 def _text_of(locks: QueueLocks, zero_ms: int, boot: str) -> Iterator[bytes]:

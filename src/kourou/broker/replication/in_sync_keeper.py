@@ -171,6 +171,11 @@ class InSyncKeeper:
         positions = sorted(map(self.followers.position, certain), reverse=True)
         return positions[needed - 1] if len(positions) >= needed else UNKNOWN
 
+    def lagging(self, position: int) -> str:
+        """Return a text that names the members without the log up to a position."""
+        behind = sorted(one for one in self._others if self.followers.position(one) < position)
+        return f"; these brokers of the in-sync set lack it: {behind}" if behind else ""
+
     def _refusal(self) -> PutResult | None:
         if self._fence_reason:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._fence_reason)

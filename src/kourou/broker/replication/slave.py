@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, cast
 
 from kourou.broker.replication.controlled_replica import ControlledReplica
@@ -50,6 +51,7 @@ class ReplicationSlave:
     Attributes:
         confirmed: in controller mode, the position up to which the in-sync set has the log.
         truncation: done when the log must be truncated; its result is the new end.
+        on_confirmed: called when `confirmed` has increased.
     """
 
     truncation: asyncio.Future[int]
@@ -89,6 +91,7 @@ class ReplicationSlave:
         self._last_reason = ""
         self._replica = replica
         self.confirmed = 0
+        self.on_confirmed: Callable[[], None] = lambda: None
         self._started_at = store.reader.visible_position
         self.truncation = asyncio.get_running_loop().create_future()
         if replica is not None:
@@ -232,3 +235,4 @@ class ReplicationSlave:
         if position > self.confirmed:
             self.confirmed = position
             self._commit.on_copied()
+            self.on_confirmed()

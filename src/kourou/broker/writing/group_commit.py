@@ -42,7 +42,13 @@ from kourou.broker.writing.put import Done, PendingPuts, PutResult, PutStatus, P
 from kourou.broker.writing.queue_syncs import QueueSyncs
 from kourou.errors import InvalidMessageError, StoreError, TopicRefusedError
 from kourou.protocol.record.encode import RecordDraft, record_size
-from kourou.store.message_store import Arrival, MessageStore, SyncPlan, TopicDeletion
+from kourou.store.message_store import (
+    Arrival,
+    FollowedDeletion,
+    MessageStore,
+    SyncPlan,
+    TopicDeletion,
+)
 
 __all__ = ["Done", "GroupCommit", "PutResult", "PutStatus"]
 
@@ -239,7 +245,12 @@ class GroupCommit:
         return None
 
     async def put_and_wait(
-        self, drafts: Sequence[RecordDraft], now_ms: int, *, answers_late: bool = True
+        self,
+        drafts: Sequence[RecordDraft],
+        now_ms: int,
+        *,
+        answers_late: bool = True,
+        wait_for_copies: bool = False,
     ) -> PutResult:
         """Append `drafts`, and return the result once they are stored or refused, as `put`.
 
@@ -251,7 +262,7 @@ class GroupCommit:
             if not future.done():
                 future.set_result(result)
 
-        self.put(drafts, now_ms, done, answers_late=answers_late)
+        self.put(drafts, now_ms, done, answers_late=answers_late, wait_for_copies=wait_for_copies)
         return await future
 
     def dispatch_rest(self) -> None:
@@ -286,6 +297,16 @@ class GroupCommit:
         if self._writer.read_only_reason is not None:
             self._writer.check_writable()
         return self._writer.begin_deletion(topic)
+
+    def followed_deletion(self, topic: str, below: int) -> FollowedDeletion | None:
+        """Return the steps of a deletion that the log orders; None if it was followed before.
+
+        Raises:
+            StoreError: the store is read-only; nothing was changed.
+        """
+        if self._writer.read_only_reason is not None:
+            self._writer.check_writable()
+        return self._writer.followed_deletion(topic, below)
 
     async def close(self) -> None:
         """Refuse further messages, and return when all accepted ones are synced and answered.
