@@ -1,4 +1,4 @@
-"""What clients of a simulation were told, and the comparison with the logs in the end."""
+"""History of the answers to clients of a simulation, and its comparison with the logs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Slot = tuple[int, int]
 
 @dataclass
 class History:
-    """What clients were told.
+    """Answers that clients have received.
 
     Attributes:
         acknowledged: body, and the master's port, by slot.
