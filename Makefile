@@ -86,7 +86,7 @@ soak: $(READY) ## let members come and go, and be killed while they pop, for hou
 	$(BIN)/python -m bench.hostile --frames 1000000 --seed $(SEED)
 	$(BIN)/python -m bench.hostile --port grpc --frames 1000000 --seed $(SEED)
 
-torture: $(READY) ## test kills, power failures, torn and flipped bytes, failing calls, a full disk, chaos, lost acks, changes of mode (95 minutes; TORTURE="--only flips", SEED=1)
+torture: $(READY) ## test kills, power failures, torn and flipped bytes, failing calls, a full disk, chaos, lost acks, changes of mode, replicas (3 hours; TORTURE="--only flips", SEED=1)
 	$(BIN)/python -m tests.torture --seed $(SEED) $(TORTURE)
 
 format: $(READY) ## format the source and apply automatic lint fixes

@@ -1,8 +1,9 @@
 """Runs the fault tests; the exit code is 0 if every figure is within its limit, else 1.
 
-python -m tests.torture                              all tests at full size (95 minutes)
+python -m tests.torture                              all tests at full size (3 hours)
 python -m tests.torture --only power,torn --seeds 500
 python -m tests.torture --only power --seed 4711 --seeds 1    one seed only
+python -m tests.torture --only replicas --rounds 20 --longest 10 --keep DIR    logs in DIR
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tests.torture import (
 from tests.torture.chaos import lost_acks, modes
 from tests.torture.chaos import run as chaos
 from tests.torture.figures import FAILURES_SHOWN, Figure, Size
+from tests.torture.replicas import run as replicas
 
 FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "kill": kills.run,
@@ -42,10 +44,12 @@ FAULTS: Final[dict[str, Callable[[Size], list[Figure]]]] = {
     "config": config_files.run,
     "errors": lambda size: seam_errors.run(size) + shim_errors.run(size),
     "tmpfs": small_disk.run,
+    "replicas": replicas.run,
 }
 
 SIZES: Final = (
-    *("cycles", "seeds", "places", "calls", "stride", "seconds", "messages", "keep", "jobs"),
+    *("cycles", "seeds", "places", "calls", "stride", "seconds", "messages", "rounds", "longest"),
+    *("java", "keep", "jobs"),
 )
 """Options that are fields of `Size`."""
 
@@ -84,7 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stride", type=int, help="with the shim, only every STRIDE-th call (1)")
     parser.add_argument("--seconds", type=int, help="seconds of chaos (1,500)")
     parser.add_argument("--messages", type=int, help="messages during changes of mode (10,000)")
-    parser.add_argument("--keep", help="directory for the stores of failed runs of chaos")
+    parser.add_argument("--rounds", type=int, help="faults of replicas (200)")
+    parser.add_argument("--longest", type=float, help="longest fault of replicas in seconds (60)")
+    parser.add_argument("--java", action="store_true", help="with a Java client for replicas")
+    parser.add_argument("--keep", help="directory for stores and logs of chaos and replicas")
     parser.add_argument("--jobs", type=int, help="processes for simulations (all cores)")
     return parser
 

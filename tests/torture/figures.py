@@ -49,7 +49,10 @@ class Size:
         stride: with the shim, whose broker is a real process, only every n-th of these calls.
         seconds: duration of chaos, half of it in sync mode and half in async mode.
         messages: number of messages sent while the mode of their group changes.
-        keep: directory for store and ledger of runs of chaos with failures; empty: none.
+        rounds: number of faults of replicas.
+        longest: longest fault of replicas, in seconds.
+        java: whether a Java client sends to the replicas, too.
+        keep: directory for the stores of failed runs of chaos, and of replicas; empty: none.
         jobs: number of processes for simulations.
         say: called with progress messages.
     """
@@ -62,6 +65,9 @@ class Size:
     stride: int = 1
     seconds: int = 1_500
     messages: int = 10_000
+    rounds: int = 200
+    longest: float = 60.0
+    java: bool = False
     keep: str = ""
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     say: Callable[[str], None] = lambda _: None

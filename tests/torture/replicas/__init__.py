@@ -1,0 +1,1 @@
+"""Replicas in controller mode as real processes: killed, stopped, and cut off from each other."""
