@@ -1,4 +1,4 @@
-"""Deliveries after a failover: of timers, delay levels, retries, half messages and popped messages."""
+"""Deliveries after a failover: of timers, levels, retries, half messages and popped messages."""
 
 from __future__ import annotations
 

@@ -11,12 +11,20 @@ Source: BrokerMetadata.java, TempBrokerMetadata.java, MetadataFile.java, apache/
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kourou.broker.controlling.controllers import Controllers, Identity
 from kourou.disk import Disk, replace
-from kourou.errors import ConfigError, CorruptRecordError, RemoteError
+from kourou.errors import (
+    ConfigError,
+    CorruptRecordError,
+    ProtocolError,
+    RemoteError,
+    TransportError,
+)
 from kourou.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
@@ -25,6 +33,7 @@ IDENTITY_FILE: Final = "brokerIdentity"
 APPLICATION_FILE: Final = "brokerIdentity-temp"
 
 _SEPARATOR: Final = "#"
+_RETRY_S: Final = 1.0
 _ID_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
@@ -153,3 +162,37 @@ def _identity(name: str, words: list[str]) -> Identity:
 
 def _write(disk: Disk, name: str, words: tuple[object, ...]) -> None:
     replace(disk, name, _SEPARATOR.join(map(str, words)).encode(), backup=None)
+
+
+async def obtain_identity(
+    disk: Disk,
+    controllers: Controllers,
+    names: tuple[str, str],
+    new_check_code: Callable[[], str],
+    on_failure: Callable[[Exception], None],
+) -> Identity:
+    """Return the saved identity, or apply for one each second until a controller assigns it.
+
+    May be cancelled: the next call repeats the application.
+
+    Args:
+        disk: holds the file.
+        controllers: the controllers to ask.
+        names: of cluster and broker.
+        new_check_code: returns the check code of a new application.
+        on_failure: called when a controller refuses, or none answers.
+
+    Raises:
+        ConfigError: the store belongs to another broker name.
+        CorruptRecordError, OSError: the file cannot be read or written.
+    """
+    saved = read_identity(disk)
+    if saved is not None:
+        check_names(saved, names)
+        return saved
+    while True:
+        try:
+            return await apply_for_id(disk, controllers, names, new_check_code())
+        except (TransportError, RemoteError, ProtocolError) as error:
+            on_failure(error)
+            await asyncio.sleep(_RETRY_S)

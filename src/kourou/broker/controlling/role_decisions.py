@@ -50,3 +50,47 @@ def decide(
     if found.master_id == broker_id and found.master_epoch <= written_epoch:
         return Decision.ELECT
     return Decision.CHANGE_ROLE
+
+
+def loss_by_restore(broker_id: int, role_epoch: int, found: ReplicaSet) -> str:
+    """Return why the store may lack what was acknowledged; empty if the answer does not show it.
+
+    A member of the in-sync set beside others had a role in the epoch of its master: a store that
+    names only older ones was restored.
+
+    Args:
+        broker_id: the broker's id.
+        role_epoch: the newest epoch in which the store notes a role; 0 if unknown.
+        found: the answer.
+    """
+    members = found.in_sync.members
+    # The end of a master begins an epoch, too, and does not change the set.
+    epoch = found.master_epoch - (found.master_id is None)
+    if broker_id not in members or len(members) < 2 or not 0 < role_epoch < epoch:
+        return ""
+    return (
+        f"the replica was in sync in epoch {epoch}, and its store knows only {role_epoch}: it was "
+        "restored"
+    )
+
+
+def is_complete_again(
+    broker_id: int, written_epoch: int, found: ReplicaSet, *, has_all: bool
+) -> bool:
+    """Return whether a replica that had lost something lacks nothing that others depend on.
+
+    Another master goes on without it, or it has all that this confirms. Or it was elected although
+    it may lack something, by an unclean election in an epoch in which it has not served.
+
+    Args:
+        broker_id: the broker's id.
+        written_epoch: the newest epoch that its log has named since the start.
+        found: the answer.
+        has_all: whether it has what the master of the answer confirms.
+    """
+    if found.master_id is None:
+        return False
+    if found.master_id == broker_id:
+        is_new = found.master_epoch > written_epoch
+        return is_new and found.unclean_epoch == found.master_epoch
+    return has_all or broker_id not in found.in_sync.members

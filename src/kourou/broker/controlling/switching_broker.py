@@ -29,9 +29,14 @@ from kourou.broker.advertised import advertised_address
 from kourou.broker.components import Components
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.controlling.controllers import Controllers, Identity, ReplicaSet
-from kourou.broker.controlling.identity import apply_for_id, check_names, read_identity
+from kourou.broker.controlling.identity import obtain_identity
 from kourou.broker.controlling.lease import Lease
-from kourou.broker.controlling.role_decisions import Decision, decide
+from kourou.broker.controlling.role_decisions import (
+    Decision,
+    decide,
+    is_complete_again,
+    loss_by_restore,
+)
 from kourou.broker.periodic_tasks import wait_woken
 from kourou.broker.replication.acknowledged import Acknowledged, note_start
 from kourou.broker.replication.controlled_replica import ControlledReplica
@@ -43,9 +48,7 @@ from kourou.errors import (
     ClosedError,
     ConfigError,
     KourouError,
-    ProtocolError,
     RemoteError,
-    TransportError,
 )
 from kourou.metrics import Family
 from kourou.model.route import WILDCARD_HOSTS
@@ -63,7 +66,6 @@ log = logging.getLogger(__name__)
 
 NO_MASTER: Final = 0
 """`ControlledRole.master_id` of a replica that knows no master; ids begin at 1."""
-_RETRY_S: Final = 1.0
 _UNKNOWN_CODES: Final = frozenset(
     {
         ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
@@ -240,25 +242,13 @@ class SwitchingBroker:
             CorruptRecordError, OSError: the file of the id cannot be read or written.
         """
         if self._identity is None:
-            self._identity = await self._obtain_identity()
-
-    async def _obtain_identity(self) -> Identity:
-        names = self._config.cluster_name, self._config.broker_name
-        saved = read_identity(self._disk)
-        if saved is not None:
-            check_names(saved, names)
-            return saved
-        while True:
-            try:
-                return await apply_for_id(
-                    self._disk,
-                    self._controllers,
-                    names,
-                    register_check_code(self._address, self._runtime.clock.now_ms()),
-                )
-            except (TransportError, RemoteError, ProtocolError) as error:
-                self._on_failure(error)
-                await asyncio.sleep(_RETRY_S)
+            self._identity = await obtain_identity(
+                self._disk,
+                self._controllers,
+                (self._config.cluster_name, self._config.broker_name),
+                lambda: register_check_code(self._address, self._runtime.clock.now_ms()),
+                self._on_failure,
+            )
 
     # Roles
 
@@ -396,41 +386,20 @@ class SwitchingBroker:
             await self._change_role(self._role, self._lease.now_s(), cut_at=truncation.result())
 
     async def _compare_mark(self, found: ReplicaSet) -> None:
-        """Compare an answer with the mark of what was acknowledged.
-
-        A member of the in-sync set beside others had a role in the epoch of its master: a store
-        that names only older ones was restored. After a loss, the replica is complete again when it
-        has what another master confirms, or when that goes on without it; or it was elected
-        although it may lack something, in an epoch that it has not served in before.
-        """
+        """Compare an answer with the mark of what was acknowledged; see `role_decisions.py`."""
         acknowledged, me = self._replica.acknowledged, self._me.broker_id
-        members = found.in_sync.members
-        is_member = me in members
-        # The end of a master begins an epoch, too, and does not change the set.
-        epoch = found.master_epoch - (found.master_id is None)
-        if is_member and len(members) > 1 and 0 < acknowledged.role_epoch < epoch:
-            await self._runtime.offload(
-                acknowledged.note_loss,
-                f"the replica was in sync in epoch {epoch}, and its store knows only "
-                f"{acknowledged.role_epoch}: it was restored",
-            )
-        if not acknowledged.loss or found.master_id is None:
+        loss = loss_by_restore(me, acknowledged.role_epoch, found)
+        if loss:
+            await self._runtime.offload(acknowledged.note_loss, loss)
+        if not acknowledged.loss:
             return
-        if found.master_id == me:
-            is_new = found.master_epoch > self._replica.epochs.newest_seen
-            if found.unclean_epoch != found.master_epoch or not is_new:
-                return
-            log.error(
-                "controller.elected_unclean epoch=%d effect=%s",
-                found.master_epoch,
-                "acknowledged messages may be lost",
-            )
         is_slave = self._role is not None and self._role.master_epoch == found.master_epoch
         has_all = is_slave and self._current.has_confirmed
-        if not is_member or has_all or found.master_id == me:
+        if is_complete_again(me, self._replica.epochs.newest_seen, found, has_all=has_all):
+            if found.master_id == me:
+                log.error("controller.elected_unclean epoch=%d", found.master_epoch)
             stored = self._current.components.context.commit.stored_position
-            epochs = self._replica.epochs.epochs
-            await self._runtime.offload(acknowledged.rejoin, stored, epochs)
+            await self._runtime.offload(acknowledged.rejoin, stored, self._replica.epochs.epochs)
 
     def _must_not_lead(self, found: ReplicaSet) -> bool:
         """Return whether an answer names this replica as master, which lacks something."""
