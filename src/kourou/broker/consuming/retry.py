@@ -196,7 +196,7 @@ class SendBackHandler:
             # Otherwise a crash could leave a dead letter in a topic that does not exist.
             await self._topics.persist()
         now_ms = self._clock.now_ms()
-        result = await self._commit.put_and_wait([draft], now_ms)
+        result = await self._commit.put_and_wait([draft], now_ms, wait_for_copies=True)
         self._count(result, group.group_name, message, now_ms, is_dead=is_dead)
         if result.status is PutStatus.OK:
             return response(command)
