@@ -30,6 +30,7 @@ from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.master import ReplicationMaster
 from kourou.broker.replication.metadata_copy import FollowedTables, MetadataCopy
+from kourou.broker.replication.record_repair import RecordRepair
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.replication.table_follower import FILE_NAME as CHANGES_FILE
 from kourou.broker.replication.table_follower import TableFollower, parse_tables_file
@@ -80,6 +81,7 @@ class Components:
         queue_deletion: deletes queues.
         age_clock: the clock that message ages are measured by.
         retention: removes expired messages.
+        repair: repairs damaged records from other replicas.
         reads: verified reads of queues, for pulls, delays and transactions.
         held_pulls: the pulls that wait for messages.
         subscriptions: updates the subscriptions of the connected groups.
@@ -144,7 +146,8 @@ class Components:
         self.queue_deletion: Final = QueueDeletion(self.context.commit, runtime.offload)
         self.age_clock: Final = self._build_age_clock()
         self.retention: Final = self._build_retention()
-        self.reads: Final = VerifiedReads(store, live_config, runtime.offload)
+        self.repair: Final = self._build_repair()
+        self.reads: Final = VerifiedReads(store, live_config, runtime.offload, self.repair.repair)
         self.held_pulls: Final = HeldPulls(live_config)
         self.subscriptions: Final = self._build_subscriptions()
         self.pull_checks: Final = PullChecks(self.context, self.tables.filters)
@@ -224,6 +227,12 @@ class Components:
             file,
             runtime.offload,
             runtime.boot_id(),
+        )
+
+    def _build_repair(self) -> RecordRepair:
+        acknowledged = None if self.replica is None else self.replica.acknowledged
+        return RecordRepair(
+            self.context.store, self.context.config, self.pool, self.runtime.offload, acknowledged
         )
 
     def _build_retention(self) -> Retention:

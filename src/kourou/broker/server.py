@@ -238,9 +238,9 @@ class Broker(ControlledBroker):
     async def _begin_replica(self, store: MessageStore) -> ControlledReplica | None:
         if self.role is None or self._controller is None:
             return None
-        return await self._runtime.offload(
-            ControlledReplica.begin, self._disk, store.reader, self.role, self._controller
-        )
+        begin, damaged = ControlledReplica.begin, store.recovery.damaged
+        arguments = self._disk, store.reader, self.role, self._controller, damaged
+        return await self._runtime.offload(begin, *arguments)
 
     async def stop(self) -> None:
         """Stop cleanly: answer the accepted requests, save all tables, close the store.
@@ -372,6 +372,8 @@ class _RunningBroker:
         tasks.start(
             "save tables", config.consumer_offset_interval_ms, self.components.tables.persist
         )
+        repair = self.components.repair
+        tasks.start("repair records", repair.interval_ms, repair.run)
         tasks.start("save filters", FILTER_SAVE_INTERVAL_MS, self.components.tables.filters.persist)
         tasks.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
         tasks.start("notify consumer ids", IDS_CHANGED_INTERVAL_MS, self._notify_ids_changed)

@@ -176,6 +176,17 @@ class MessageStore:
             self.reader.read_record,
         )
 
+    def repair(self, position: int, data: bytes) -> None:
+        """Write whole records over damaged bytes of one segment, durably; on any thread.
+
+        Raises:
+            OSError: the bytes there are the old ones, the new ones, or mixed.
+        """
+        segments = self.files.log.segments
+        name = segments.name(position)
+        self.files.disk.write(name, self.files.log.file_offset(position), [data])
+        self.files.disk.sync(name)
+
     def close(self, now_ms: int) -> None:
         """Make everything durable and release the directory. A second call has no effect.
 

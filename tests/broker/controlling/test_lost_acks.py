@@ -119,3 +119,37 @@ def test_a_replica_that_lost_acknowledged_messages_waits_for_another_master(
         assert acknowledged.items() <= stored(cluster.disks[LOSER]).items()
 
     run(2, test)
+
+
+def test_a_replica_with_a_flipped_bit_is_not_elected_and_is_repaired_by_the_others() -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        acknowledged: Acknowledged = {}
+        async with cluster.producer() as producer:
+            await send(producer, 1, acknowledged)
+            await asyncio.sleep(3)  # the checkpoint advances, and not again for ten seconds
+            await send(producer, 6, acknowledged)
+            await asyncio.sleep(2)  # what is durable is noted each second
+            for index in range(2):
+                await cluster.kill(index)
+            disk = cluster.disks[LOSER]
+            name = log_files(disk, COMMITLOG)[0].name
+            at = last_records(disk, 4) + 100
+            disk.write(name, at, [bytes([disk.read(name, at, 1)[0] ^ 1])])
+            assert not acknowledged.items() <= stored(disk).items()
+
+            await cluster.start(LOSER)
+            broker = cluster.brokers[LOSER]
+            assert broker is not None
+            assert broker.store.recovery.damaged
+            await asyncio.sleep(15)
+            assert cluster.master() is None
+
+            await cluster.start(1 - LOSER)
+            await cluster.until(lambda: len(cluster.in_sync()) == 2)
+            assert cluster.master() == 1 - LOSER
+            assert acknowledged.items() <= stored(disk).items()
+            await asyncio.sleep(5)
+            await cluster.kill(1 - LOSER)
+            await cluster.until(lambda: cluster.master() == LOSER)
+
+    run(2, test)

@@ -117,7 +117,7 @@ class SwitchingBroker:
         self._is_confirmed = True  # the last question to the controller was answered
         self._changing = asyncio.Lock()
         self._is_silent = False  # waits until the controller takes the broker for lost
-        self._members: frozenset[int] = frozenset()  # the in-sync set of the last answer
+        self._others: frozenset[int] = frozenset()  # in sync, by the last answer
         self._unfit_reason = ""  # why it leaves the role of the master to others
         self._learned: tuple[int, str] | None = None  # epoch and address of the slave's master
         self._last_failure = ""
@@ -326,11 +326,12 @@ class SwitchingBroker:
         await self._repair()
         asked_at_s, lease_from_s = self._loop.time(), self._lease.now_s()
         found = await self._ask()
-        self._is_confirmed, self._members = True, found.in_sync.members
+        self._is_confirmed = True
+        self._others = found.in_sync.members - {self._me.broker_id}
         await self._compare_mark(found)
         decision = self._decide(found)
         self._is_silent = self._is_silent and decision is Decision.ELECT and bool(found.master_id)
-        may_lead = not self._replica.acknowledged.loss and not self._check_fitness()
+        may_lead = not self._lacks_acknowledged and not self._check_fitness()
         if decision is Decision.ELECT and may_lead:
             lease_from_s = self._lease.now_s()
             found = await self._elect()
@@ -403,7 +404,13 @@ class SwitchingBroker:
 
     def _must_not_lead(self, found: ReplicaSet) -> bool:
         """Return whether an answer names this replica as master, which lacks something."""
-        return found.master_id == self._me.broker_id and bool(self._replica.acknowledged.loss)
+        return found.master_id == self._me.broker_id and self._lacks_acknowledged
+
+    @property
+    def _lacks_acknowledged(self) -> bool:
+        """Whether another replica must be elected; not for damage, if none is complete."""
+        acknowledged = self._replica.acknowledged
+        return bool(acknowledged.loss) or bool(acknowledged.damaged and self._others)
 
     async def _elect(self) -> ReplicaSet:
         try:
@@ -459,7 +466,7 @@ class SwitchingBroker:
         """Send a heartbeat; its answer renews the lease of a master."""
         if self._broker is None or not self._is_registered or not self._is_confirmed:
             return
-        if self._is_silent or self._replica.acknowledged.loss or self._check_fitness():
+        if self._is_silent or self._lacks_acknowledged or self._check_fitness():
             return
         rules, asked_at_s = self._config.controller, self._lease.now_s()
         epoch = 0 if self._role is None else self._role.master_epoch
@@ -483,7 +490,7 @@ class SwitchingBroker:
 
     def _check_fitness(self) -> str:
         """Return why other members of the in-sync set should be elected; empty if not."""
-        reason = self._current.unfit_reason() if self._members - {self._me.broker_id} else ""
+        reason = self._current.unfit_reason() if self._others else ""
         if reason and not self._unfit_reason:
             log.warning("controller.left_to_others reason=%s", reason)
         self._unfit_reason = reason

@@ -7,6 +7,7 @@ damaged message is counted and logged once.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from kourou.broker.live_config import LiveConfig
@@ -24,6 +25,8 @@ DAMAGE_REMEDY: Final = (
 )
 """Remedies for a damaged record; appended to the answer to its reader."""
 
+Repair = Callable[[int, int], Awaitable[bool]]
+
 _LOGGED_MAX: Final = 10_000
 """Limit on remembered positions of damaged messages, so that each is logged once."""
 
@@ -36,14 +39,19 @@ class VerifiedReads:
         skipped_count: number of times that a damaged message was skipped, over all readers.
     """
 
-    def __init__(self, store: MessageStore, config: LiveConfig, offload: Offload) -> None:
+    def __init__(
+        self, store: MessageStore, config: LiveConfig, offload: Offload, repair: Repair
+    ) -> None:
         """Read `store`.
 
         Args:
             store: is read, and repaired where entries are corrupt.
             config: whether damaged records are skipped.
             offload: runs reads that may block off the event loop.
+            repair: called with position and size of a damaged record; returns whether it could be
+                repaired.
         """
+        self._repair = repair
         self._reader = store.reader
         self._writer = store.writer
         self._config = config
@@ -64,20 +72,39 @@ class VerifiedReads:
             CorruptRecordError: the queue's file is missing or cut short.
             OSError: the device fails.
         """
-        is_skipping = self._config.current.skip_damaged_records
-        try:
-            found = await self._offload(
-                self._reader.get, topic, queue_id, get_request, skip_damaged=is_skipping
-            )
-        except DamagedRecordError as error:
-            self._log_damage(error.topic, error.queue_id, error.queue_offset, str(error))
-            raise
+        found = await self._read_repaired(topic, queue_id, get_request)
         self._writer.write_repaired(found.repaired)
         for damage in found.skipped:
             self.skipped_count += 1
             text = f"{damage.file} at byte {damage.file_offset}: {damage.reason}"
             self._log_damage(damage.topic, damage.queue_id, damage.queue_offset, text)
         return found
+
+    async def _read_repaired(self, topic: str, queue_id: int, get_request: GetRequest) -> GetResult:
+        """Read, and read again after each repair of a damaged record."""
+        repaired_offset = -1
+        while True:
+            is_skipping = self._config.current.skip_damaged_records
+            try:
+                return await self._offload(
+                    self._reader.get, topic, queue_id, get_request, skip_damaged=is_skipping
+                )
+            except DamagedRecordError as error:
+                if error.queue_offset == repaired_offset or not await self._repairs(error):
+                    self._log_damage(error.topic, error.queue_id, error.queue_offset, str(error))
+                    raise
+                repaired_offset = error.queue_offset
+
+    async def _repairs(self, damage: DamagedRecordError) -> bool:
+        position = damage.topic, damage.queue_id, damage.queue_offset
+        entry = await self._offload(self._reader.entry, *position)
+        if entry is None or entry.size <= 0:
+            return False
+        try:
+            return await self._repair(entry.physical_offset, entry.size)
+        except OSError:
+            log.exception("record.repair_failed position=%d", entry.physical_offset)
+            return False
 
     def _log_damage(self, topic: str, queue_id: int, queue_offset: int, reason: str) -> None:
         position = (topic, queue_id, queue_offset)

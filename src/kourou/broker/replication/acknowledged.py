@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -89,6 +90,30 @@ class Acknowledged:
     def role_epoch(self) -> int:
         """The newest epoch in which the replica had a role; 0 if unknown."""
         return self._mark.role_epoch
+
+    @property
+    def damaged(self) -> Mapping[int, int]:
+        """Sizes of damaged parts of the log by position, which wait for their repair."""
+        return self._mark.damaged
+
+    def note_damage(self, damaged: Mapping[int, int]) -> None:
+        """Note damaged parts of the log, durably.
+
+        Raises:
+            OSError: the mark cannot be written.
+        """
+        if not damaged.keys() <= self._mark.damaged.keys():
+            self._change(damaged={**self._mark.damaged, **damaged})
+
+    def clear_damage(self, position: int) -> None:
+        """Note that a damaged part is repaired, or expired, durably.
+
+        Raises:
+            OSError: the mark cannot be written.
+        """
+        left = {at: size for at, size in self._mark.damaged.items() if at != position}
+        if len(left) < len(self._mark.damaged):
+            self._change(damaged=left)
 
     def compare(self, epochs: EpochList, log_begin: int, log_end: int) -> None:
         """Note a loss that the log of a store shows that was just opened, durably.

@@ -14,6 +14,7 @@ replica that is behind it may be a slave, and no master.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kourou.broker.replication.acknowledged import Acknowledged
@@ -21,6 +22,7 @@ from kourou.broker.replication.controlled_role import ControlledRole, Controller
 from kourou.disk import Disk
 from kourou.errors import EpochError
 from kourou.model.epochs import EpochEntry, EpochList
+from kourou.store.log.damage import DamagedSpan
 from kourou.store.reader import StoreReader
 from kourou.store.state.ack_mark import REMEDY
 from kourou.store.state.epoch_file import read_epochs, replace_epochs
@@ -121,12 +123,17 @@ class ControlledReplica:
 
     @classmethod
     def begin(
-        cls, disk: Disk, reader: StoreReader, role: ControlledRole, port: ControllerPort
+        cls,
+        disk: Disk,
+        reader: StoreReader,
+        role: ControlledRole,
+        port: ControllerPort,
+        damaged: Sequence[DamagedSpan] = (),
     ) -> ControlledReplica:
         """Load the epochs of an open store; begin the epoch of a new master, or cut a slave's.
 
         Nothing may have been appended or received since the store was opened. May wait for the
-        device.
+        device. The damaged parts of the log, found when it was opened, are noted.
 
         Raises:
             EpochError: the epoch of the master is not newer than those of the log, or its log may
@@ -137,6 +144,7 @@ class ControlledReplica:
         begin, end = reader.min_position, reader.written_position
         epochs, acknowledged = EpochLog.load(disk), Acknowledged.load(disk)
         acknowledged.compare(epochs.epochs, begin, end)
+        acknowledged.note_damage({span.position: span.size for span in damaged})
         if role.is_master and acknowledged.loss:
             raise EpochError(f"the replica must not be master: {acknowledged.loss}; {REMEDY}")
         acknowledged.begin(role.master_epoch)

@@ -45,6 +45,7 @@ class AckMark(msgspec.Struct, frozen=True):
         epoch: the epoch of the byte before `position`; `NO_EPOCH` if unknown.
         role_epoch: the newest epoch in which the replica had a role; 0 before the first.
         loss: why the log may lack something that was acknowledged; empty if it does not.
+        damaged: sizes of damaged parts of the log, which were acknowledged, by log position.
     """
 
     boot_id: str = ""
@@ -52,6 +53,7 @@ class AckMark(msgspec.Struct, frozen=True):
     epoch: int = NO_EPOCH
     role_epoch: int = 0
     loss: str = ""
+    damaged: dict[int, int] = {}
 
 
 def read_ack_mark(disk: Disk) -> AckMark | None:
