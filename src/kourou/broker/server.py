@@ -382,36 +382,20 @@ class _RunningBroker:
 
     def _start_delivery_tasks(self) -> None:
         """Start the periodic tasks that only a master runs."""
-        config, tasks = self._context.config, self._periodic_tasks
-        tasks.start(
-            "save delay offsets", config.delay_offset_interval_ms, self.components.delay.persist
-        )
-        tasks.start(
-            "expire order infos",
-            ORDER_EXPIRY_INTERVAL_MS,
-            self.components.tables.expire_order_infos,
-        )
-        rules = config.transactions
-        tasks.start(
-            "check transactions", rules.check_interval_ms, self.components.transactions.check
-        )
-        tasks.start(
-            "save transaction counts",
-            rules.metric_flush_interval_ms,
-            self.components.transactions.persist_counts,
-        )
-        tasks.start(
-            "check slow consumers",
-            SLOW_CHECK_INTERVAL_MS,
-            build_slow_consumers(self.components).check,
-        )
-        tasks.start(
-            "remove unused groups",
-            UNUSED_CHECK_INTERVAL_MS,
-            build_unused_groups(self.components).check,
-        )
-        timers = self.components.timers.storage
-        tasks.start("save timers", config.timer.timer_flush_interval_ms, timers.flush)
+        config, tasks, parts = self._context.config, self._periodic_tasks, self.components
+        tasks.start("save delay offsets", config.delay_offset_interval_ms, parts.delay.persist)
+        expire = parts.tables.expire_order_infos
+        tasks.start("expire order infos", ORDER_EXPIRY_INTERVAL_MS, expire)
+        rules, transactions = config.transactions, parts.transactions
+        tasks.start("check transactions", rules.check_interval_ms, transactions.check)
+        persist_counts = transactions.persist_counts
+        tasks.start("save transaction counts", rules.metric_flush_interval_ms, persist_counts)
+        check_slow = build_slow_consumers(parts).check
+        tasks.start("check slow consumers", SLOW_CHECK_INTERVAL_MS, check_slow)
+        check_unused = build_unused_groups(parts).check
+        tasks.start("remove unused groups", UNUSED_CHECK_INTERVAL_MS, check_unused)
+        flush_interval_ms = config.timer.timer_flush_interval_ms
+        tasks.start("save timers", flush_interval_ms, parts.timers.storage.flush)
 
     async def metrics(self) -> list[Family]:
         """Return all metrics of the components."""
