@@ -33,6 +33,7 @@ from bench import (
     machine,
     peers,
     pops,
+    replicas,
     send,
     start_up,
 )
@@ -51,6 +52,7 @@ QUESTIONS: Final = (
     *idle_memory.QUESTIONS,
     *clients.QUESTIONS,
     *brokers.QUESTIONS,
+    *replicas.QUESTIONS,
 )
 SHORT_SET: Final = (peers.FAST, peers.BARE, peers.JAVA)
 RESULTS: Final = load_generator.VAR / "results.json"
@@ -80,7 +82,7 @@ def _parse() -> argparse.Namespace:
 
 
 def chosen(patterns: str, *, is_long: bool) -> list[Question]:
-    """Return the questions that match the patterns; long ones only by name or with `is_long`.
+    """Return the questions that match the patterns; with `*`, long ones only with `is_long`.
 
     Raises:
         SystemExit: a pattern matches no question.
@@ -90,7 +92,7 @@ def chosen(patterns: str, *, is_long: bool) -> list[Question]:
         matching = [q for q in QUESTIONS if fnmatch.fnmatchcase(q.name, pattern)]
         if not matching:
             raise SystemExit(f"no question matches {pattern}; --list prints all")
-        found += [q for q in matching if is_long or not q.is_long or q.name == pattern]
+        found += [q for q in matching if is_long or not q.is_long or pattern != "*"]
     return list(dict.fromkeys(found))
 
 

@@ -101,11 +101,21 @@ def _start(home: Path, flush: Flush, broker_words: tuple[str, ...]) -> Server:
     if broker_words[0] == _PROXY:
         broker_words = (*broker_words, "-n", addresses[1])
     commands = (
-        (*_vm(home, NAMESRV_HEAP), _NAMESRV, "-c", str(home / "namesrv.conf")),
+        namesrv_command(home, home / "namesrv.conf"),
         (*_vm(home, BROKER_HEAP), *broker_words),
     )
     environ = {**os.environ, "ROCKETMQ_HOME": str(home)}
     return launch(Server("java", *addresses, ()), commands, home, environ)
+
+
+def namesrv_command(home: Path, config: Path) -> tuple[str, ...]:
+    """Return the command line of a name server."""
+    return (*_vm(home, NAMESRV_HEAP), _NAMESRV, "-c", str(config))
+
+
+def broker_command(home: Path, config: Path) -> tuple[str, ...]:
+    """Return the command line of a broker without a proxy."""
+    return (*_vm(home, BROKER_HEAP), _BROKER, "-c", str(config))
 
 
 def _vm(home: Path, heap: str) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class Question:
         name: name for `--questions`.
         text: text for the table.
         measure: returns the figures by name; None if the peer does not support the question.
-        is_long: whether it takes minutes, and runs only by name or with `--long`.
+        is_long: whether it takes minutes, and runs only if `--questions` is given, or `--long`.
         is_once: whether a peer with a slow start is measured in the first round only.
     """
 

@@ -1,0 +1,310 @@
+"""Measures a master with one slave against a master alone, replication lag, and catching up.
+
+All with the classic protocol, which Kourou and Java have with the same options: `SYNC_MASTER` with
+`inSyncReplicas=2` acknowledges a message when the slave has it. Master and slave share the machine,
+so the CPU of a message is that of both.
+
+    replicas-async, -sync        rate and CPU with a slave, and without
+    replicas-lag-async, -sync    from just before a send at 5,000/s to the receipt by a consumer
+                                 that reads from the slave: an upper bound of the lag
+    replicas-catch-up            a slave with an empty store copies 2 GiB, while messages are sent
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bench import java_server, load_generator
+from bench.peers import FAST, JAVA
+from bench.question import Figure, Question, Values
+from bench.servers import Flush, Server, free_ports, launch
+from bench.turn import WARM_SECONDS, Turn
+
+_SHAPE: Final = {"conns": 8, "window": 64, "size": 1024, "topic": "bench-replicas"}
+_LAG_RATE: Final = 5_000
+_LAG_MS: Final[Mapping[Flush, float]] = {"async": 10, "sync": 25}
+_LAG_TOPIC: Final = "bench-lag"
+_TOPIC_COPIED_S: Final = 40.0
+"""Slaves copy topics every 10 s."""
+_BEHIND_BYTES: Final = 2 * 1024**3
+_BODY_BYTES: Final = 16 * 1024
+_RECORD_BYTES: Final = _BODY_BYTES + 250
+_CATCH_UP_S: Final = 300.0
+_PIECE: Final = 4 * 1024**2
+_COMMON: Final = """\
+brokerClusterName=DefaultCluster
+brokerName=broker-a
+brokerIP1=127.0.0.1
+mappedFileSizeCommitLog=1073741824
+slaveReadEnable=true
+"""
+
+
+class _Ports(NamedTuple):
+    namesrv: int
+    master: int
+    slave: int
+    ha: int
+
+
+class _Set(NamedTuple):
+    """A running master.
+
+    Attributes:
+        ports: of all processes.
+        home: directory of the stores `master` and `slave`.
+        start_slave: starts the slave, if it does not run.
+    """
+
+    server: Server
+    ports: _Ports
+    home: Path
+    start_slave: Callable[[], None]
+
+
+Commands = Callable[[Path, _Ports], list[tuple[str, ...]]]
+"""Returns the command lines of name server, master and slave, whose files are in a directory."""
+
+
+def _configs(home: Path, ports: _Ports, flush: Flush, role: str, copies: int) -> None:
+    """Write `master.conf` and `slave.conf`."""
+    home.mkdir(parents=True, exist_ok=True)
+    common = f"{_COMMON}namesrvAddr=127.0.0.1:{ports.namesrv}\n"
+    (home / "master.conf").write_text(
+        f"{common}brokerId=0\nbrokerRole={role}\ninSyncReplicas={copies}\n"
+        f"listenPort={ports.master}\nhaListenPort={ports.ha}\nflushDiskType={flush.upper()}_FLUSH\n"
+        f"storePathRootDir={home / 'master'}\n"
+    )
+    (home / "slave.conf").write_text(
+        f"{common}brokerId=1\nbrokerRole=SLAVE\nlistenPort={ports.slave}\n"
+        f"haListenPort={ports.ha + 10}\n"
+        f"flushDiskType={flush.upper()}_FLUSH\nstorePathRootDir={home / 'slave'}\n"
+    )
+
+
+def _kourou_commands(home: Path, ports: _Ports) -> list[tuple[str, ...]]:
+    base = (sys.executable, "-m", "kourou.cli.main", "serve")
+    namesrv = f"127.0.0.1:{ports.namesrv}"
+    brokers = [
+        (
+            *(*base, "--config", str(home / f"{name}.conf"), "--namesrv", namesrv, "--quiet"),
+            *("--store", str(home / name), "--port", str(port), "--no-grpc", "--no-console"),
+            *("--log-level", "warning"),
+        )
+        for name, port in (("master", ports.master), ("slave", ports.slave))
+    ]
+    names = (*base, "namesrv", "--dir", str(home / "namesrv"), "--port", str(ports.namesrv))
+    return [names, *brokers]
+
+
+def _java_commands(home: Path, ports: _Ports) -> list[tuple[str, ...]]:
+    (home / "namesrv.conf").write_text(f"listenPort={ports.namesrv}\n")
+    return [
+        java_server.namesrv_command(home, home / "namesrv.conf"),
+        java_server.broker_command(home / "master-home", home / "master.conf"),
+        java_server.broker_command(home / "slave-home", home / "slave.conf"),
+    ]
+
+
+_COMMANDS: Final[Mapping[str, Commands]] = {FAST: _kourou_commands, JAVA: _java_commands}
+
+
+@contextmanager
+def _running(turn: Turn, flush: Flush, role: str, *, slaves: int, copies: int) -> Iterator[_Set]:
+    """Run a master, and its slave unless `slaves` is 0."""
+    turn.stage.suspend_all()
+    home = turn.stage.directory(f"{turn.peer.name}-{role.lower()}-{copies}")
+    # A Java broker also listens on port - 2 and port + 1.
+    ports = _Ports(*(free_ports((-2, 0, 1, 10)) for _ in range(4)))
+    _configs(home, ports, flush, role, copies)
+    names, master, slave = _COMMANDS[turn.peer.name](home, ports)
+    environ = {**os.environ, "ROCKETMQ_HOME": str(home), "HOME": str(home)}
+    addresses = f"127.0.0.1:{ports.master}", f"127.0.0.1:{ports.namesrv}"
+    started = []
+
+    def start_slave() -> None:
+        # It refuses sends, so that only its port shows that it runs.
+        copy = Server(turn.peer.name, f"127.0.0.1:{ports.slave}", addresses[1], (), dialect="redis")
+        started.append(launch(copy, [slave], home / "slave-log", environ))
+
+    commands = [names, master, *([slave] if slaves else [])]
+    try:
+        server = launch(Server(turn.peer.name, *addresses, ()), commands, home / "log", environ)
+        started.append(server)
+        if turn.peer.start_warm_s:
+            warm = f"{turn.peer.start_warm_s}s"
+            server.load("send", topic="warm-up", conns=16, warm="0s", dur=warm)
+        yield _Set(server, ports, home, start_slave)
+    finally:
+        for one in started:
+            one.kill()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _send(turn: Turn, server: Server) -> dict[str, Any]:
+    report = server.load("send", warm=f"{WARM_SECONDS}s", dur=f"{turn.seconds}s", **_SHAPE)
+    if turn.peer.is_ours and load_generator.has_refused(report):
+        raise RuntimeError(f"{report['errors']} sends refused, codes {report.get('codes')}")
+    turn.reports.append(report)
+    return report
+
+
+def _measure_sends(turn: Turn, flush: Flush) -> Values | None:
+    if turn.peer.name not in _COMMANDS:
+        return None
+    reports = []
+    for slaves in (0, 1):
+        role = "SYNC_MASTER" if slaves else "ASYNC_MASTER"
+        with _running(turn, flush, role, slaves=slaves, copies=1 + slaves) as running:
+            reports.append(_send(turn, running.server))
+    rates = [one["msgs_per_s"] for one in reports]
+    cpus = [one["server_cpu_s"] * 1e6 / max(1, one["msgs"]) for one in reports]
+    return {
+        "rate alone": rates[0],
+        "rate with a slave": rates[1],
+        "part of the rate": rates[1] / rates[0],
+        "CPU alone": cpus[0],
+        "CPU with a slave": cpus[1],
+    }
+
+
+def _measure_lag(turn: Turn, flush: Flush) -> Values | None:
+    if turn.peer.name not in _COMMANDS:
+        return None
+    with _running(turn, flush, "ASYNC_MASTER", slaves=1, copies=1) as running:
+        running.server.load("setup", topic=_LAG_TOPIC)
+        report = _when_copied(lambda: _lag_report(turn, running))
+    turn.reports.append(report)
+    times = report["lat_us"]
+    return {"p50": times["p50"] / 1000, "p99": times["p99"] / 1000, "max": times["max"] / 1000}
+
+
+def _lag_report(turn: Turn, running: _Set) -> dict[str, Any]:
+    return running.server.load(
+        "e2e",
+        topic=_LAG_TOPIC,
+        rate=_LAG_RATE,
+        size=1024,
+        readaddr=f"127.0.0.1:{running.ports.slave}",
+        warm=f"{WARM_SECONDS}s",
+        dur=f"{turn.seconds}s",
+    )
+
+
+def _when_copied(load: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Repeat a load that fails at once until the slave has copied the topic."""
+    ends_at_s = time.monotonic() + _TOPIC_COPIED_S
+    while True:
+        try:
+            return load()
+        except RuntimeError:
+            if time.monotonic() > ends_at_s:
+                raise
+        time.sleep(1)
+
+
+def _measure_catch_up(turn: Turn) -> Values | None:
+    if turn.peer.name not in _COMMANDS:
+        return None
+    with _running(turn, "async", "ASYNC_MASTER", slaves=0, copies=1) as running:
+        server, home = running.server, running.home
+        count = _BEHIND_BYTES // _RECORD_BYTES
+        shape = {"conns": 16, "size": _BODY_BYTES, "count": count}
+        server.load("send", topic="bench-behind", dur="300s", **shape)
+        before = _send(turn, server)["msgs_per_s"]
+        os.sync()
+        disk = _disk_rate(home / "disk-rate")
+        began_s = time.monotonic()
+        running.start_slave()
+        during = _send(turn, server)["msgs_per_s"]
+        copied_bytes = _wait_copied(home, began_s)
+        rate = copied_bytes / (time.monotonic() - began_s) / 1e6
+    return {
+        "rate": rate,
+        "part of the disk's rate": rate / disk,
+        "part of the sends": during / before,
+    }
+
+
+def _wait_copied(home: Path, began_s: float) -> int:
+    """Wait until the slave's log occupies as much of the disk as the master's; return its size."""
+    logs = [home / name / "commitlog" for name in ("master", "slave")]
+    while (copied := _used_bytes(logs[1])) < _used_bytes(logs[0]):
+        if time.monotonic() - began_s > _CATCH_UP_S:
+            raise RuntimeError(f"the slave has {copied} bytes after {_CATCH_UP_S:.0f} s")
+        time.sleep(0.1)
+    return copied
+
+
+def _used_bytes(log: Path) -> int:
+    files = log.iterdir() if log.is_dir() else ()
+    return sum(file.stat().st_blocks * 512 for file in files)
+
+
+def _disk_rate(path: Path) -> float:
+    """Return the MB/s at which this disk writes and syncs a file of half of the log's size."""
+    data = os.urandom(_PIECE)
+    began_s = time.monotonic()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(_BEHIND_BYTES // 2 // _PIECE):
+            file.write(data)
+        os.fsync(file.fileno())
+    took_s = time.monotonic() - began_s
+    path.unlink()
+    return _BEHIND_BYTES / 2 / took_s / 1e6
+
+
+def _sends(flush: Flush) -> Question:
+    return Question(
+        name=f"replicas-{flush}",
+        text=f"send with a slave that must have each message, 8 x 64 in flight, {flush} flush",
+        figures=(
+            Figure("rate alone", "messages/s", is_more_better=True),
+            Figure("rate with a slave", "messages/s", is_more_better=True, ratio=2),
+            Figure("part of the rate", "x", is_more_better=True),
+            Figure("CPU alone", "us/message"),
+            Figure("CPU with a slave", "us/message", ratio=2),
+        ),
+        measure=lambda turn: _measure_sends(turn, flush),
+        is_long=True,
+    )
+
+
+def _lag(flush: Flush) -> Question:
+    return Question(
+        name=f"replicas-lag-{flush}",
+        text=f"send at 5,000/s to receipt from the slave, {flush} flush",
+        figures=(
+            Figure("p50", "ms"),
+            Figure("p99", "ms", limit=_LAG_MS[flush]),
+            Figure("max", "ms"),
+        ),
+        measure=lambda turn: _measure_lag(turn, flush),
+        is_long=True,
+    )
+
+
+QUESTIONS: Final = (
+    _sends("async"),
+    _sends("sync"),
+    _lag("async"),
+    _lag("sync"),
+    Question(
+        name="replicas-catch-up",
+        text="an empty slave copies 2 GiB while messages are sent, async flush",
+        figures=(
+            Figure("rate", "MB/s", is_more_better=True),
+            Figure("part of the disk's rate", "x", is_more_better=True, limit=0.7),
+            Figure("part of the sends", "x", is_more_better=True, limit=0.8),
+        ),
+        measure=_measure_catch_up,
+        is_long=True,
+    ),
+)
