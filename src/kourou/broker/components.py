@@ -377,6 +377,7 @@ class Components:
             ConfigFile(self.context.disk, CHANGES_FILE, parse_tables_file, restores=True),
         )
         self.tables.persist_last = follower.persist
+        self.metadata.on_topic_deleted = follower.note_deleted
         if self.slave is not None:
             self.slave.on_confirmed = follower.wake
             self.arrival_listeners.append(lambda _: follower.wake())

@@ -105,12 +105,16 @@ class Groups:
         """Version that counts the changes since the store was created."""
         return self._version
 
-    def body(self, names: Sequence[str] | None = None) -> bytes:
-        """Return the encoded table of all groups, or of `names`, with the version of the table."""
+    def body(self, names: Sequence[str] | None = None, *, with_deleted: bool = False) -> bytes:
+        """Return the encoded table of all groups, or of `names`, with the version of the table.
+
+        With the deletions of groups, for replicas.
+        """
         forbidden: dict[str, dict[str, int]] = self._forbidden
         if names is not None:
             forbidden = {name: forbidden[name] for name in names if name in forbidden}
-        return self._text.encode_body(self._version, forbidden, names)
+        deleted = self._deleted if with_deleted else None
+        return self._text.encode_body(self._version, forbidden, names, deleted)
 
     def names(self) -> list[str]:
         """Return the names of all groups, in the order of creation."""
@@ -220,6 +224,11 @@ class Groups:
             self.put(group)
         self._set_forbidden(name, forbidden)
         return is_deleted
+
+    def follow_deletions(self, deleted: Mapping[str, int]) -> None:
+        """Take the deletions of the master: one of its own that a failover has undone is none."""
+        self._deleted = dict(deleted)
+        self._saver.changed()
 
     def _set_forbidden(self, group: str, topics: Mapping[str, int]) -> None:
         if dict(topics) == self._forbidden.get(group, {}):

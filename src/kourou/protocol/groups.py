@@ -89,7 +89,8 @@ class SubscriptionGroupTable:
 
     Attributes:
         forbidden: group to topic to the bits of the operations forbidden to the group.
-        deleted: group to the end of the log when it was deleted last; Kourou's own, not in bodies.
+        deleted: group to the end of the log when it was deleted last; Kourou's own, in bodies only
+            for replicas.
     """
 
     groups: Mapping[str, SubscriptionGroup] = field(default_factory=dict)
@@ -190,10 +191,14 @@ class GroupTableEncoder:
         )
 
     def encode_body(
-        self, version: DataVersion, forbidden: Forbidden, names: Iterable[str] | None = None
+        self,
+        version: DataVersion,
+        forbidden: Forbidden,
+        names: Iterable[str] | None = None,
+        deleted: Mapping[str, int] | None = None,
     ) -> bytes:
         """Return the response body with all groups, or with those in `names`."""
-        empty_table = SubscriptionGroupTable({}, version, forbidden)
+        empty_table = SubscriptionGroupTable({}, version, forbidden, deleted or {})
         return self._members.compact(encode_subscription_group_table(empty_table), _TABLE, names)
 
 

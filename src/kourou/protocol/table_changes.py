@@ -62,7 +62,8 @@ class GroupChange:
 TABLE_LOG_FIELD: Final = "kourouTableLog"
 """Field of answers to 21: the master's log has the changes of its tables."""
 REPLICA_FIELD: Final = "kourouReplica"
-"""Field of requests 43 by a replica: the body also has `kourouLogPositions` and `kourouLocks`."""
+"""Field of requests by a replica: the body of 43 also has `kourouLogPositions` and `kourouLocks`,
+that of 201 `kourouDeletedGroups`."""
 LOCKS_MEMBER: Final = "kourouLocks"
 
 TableChange = TopicChange | GroupChange | SetMessageRequestMode

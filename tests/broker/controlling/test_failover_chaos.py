@@ -23,6 +23,8 @@ REPLICAS = 3
 class Chaos:
     """Sends messages, and makes faults from a seed."""
 
+    faults = FAULTS
+
     def __init__(self, cluster: ControlledCluster, seed: int) -> None:
         self.cluster = cluster
         self.rng = random.Random(seed)
@@ -53,7 +55,7 @@ class Chaos:
             self.end_replica, self.end_replica, self.end_master, self.cut_replication,
             self.lose_controller, self.fill_disk,
         ]  # fmt: skip
-        for _ in range(FAULTS):
+        for _ in range(self.faults):
             await asyncio.sleep(self.rng.random() * 4)
             await self.rng.choice(faults)()
         await self.cluster.until(lambda: len(self.cluster.in_sync()) == REPLICAS, 120)

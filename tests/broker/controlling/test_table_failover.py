@@ -11,7 +11,13 @@ from kourou.client.send_receipt import SendStatus
 from kourou.model.group import SubscriptionGroup
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import request
+from kourou.protocol.popping.headers import PopMessageRequestHeader
 from kourou.protocol.queue_assignment import MessageRequestMode
+from kourou.protocol.record.decode import decode_messages
+from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.loop import run_virtual
 from tests.broker.controlling.controlled_cluster import NAMESRV, ControlledCluster
@@ -211,5 +217,51 @@ def test_read_ban_set_just_before_the_kill_is_in_force_afterwards() -> None:
         await groups.persist()
         master = await fail_over(cluster)
         assert master.components.tables.groups.is_read_forbidden("G", "T")
+
+    run(test)
+
+
+def test_messages_popped_just_before_the_kill_are_not_popped_again() -> None:
+    async def test(cluster: ControlledCluster, admin: AdminClient) -> None:
+        await admin.create_topic("T", queues=1)
+        await admin.create_group(SubscriptionGroup("G"))
+        await send(cluster, "T", 3)
+        assert await pop(cluster) == 3
+        await asyncio.sleep(7)  # the tables are saved
+        await send(cluster, "T", 2)
+        assert await pop(cluster) == 2
+        await asyncio.sleep(0.1)  # slaves have the checkpoint, and not the offsets yet
+        master = await fail_over(cluster)
+        assert master.components.tables.offsets.query("G", "T", 0) == 5
+
+    run(test)
+
+
+async def pop(cluster: ControlledCluster) -> int:
+    """Pop messages of the topic T; return their number."""
+    header = PopMessageRequestHeader("G", "T", 0, 32, 600_000, 0, 0, 0)
+    pool = ConnectionPool(cluster.runtime, {}, ConnectionLimits())
+    host, port = master_of(cluster).address
+    answer = await pool.request(f"{host}:{port}", request(RequestCode.POP_MESSAGE, header), 10)
+    await pool.close()
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return len(decode_messages(answer.body))
+
+
+def test_delayed_and_scheduled_messages_are_delivered_once_across_a_failover() -> None:
+    async def test(cluster: ControlledCluster, admin: AdminClient) -> None:
+        await admin.create_topic("T", queues=1)
+        async with cluster.producer() as producer:
+            for _ in range(3):
+                await producer.send(Message("T", b"level", delay_level=1))
+                await producer.send(Message("T", b"time", delay_ms=1_000))
+            await asyncio.sleep(3)
+            assert len(queues(master_of(cluster), "T")[0]) == 6
+            for _ in range(2):
+                await producer.send(Message("T", b"level", delay_level=2))
+                await producer.send(Message("T", b"time", delay_ms=5_000))
+        master = await fail_over(cluster)
+        await asyncio.sleep(20)
+        assert len(queues(master, "T")[0]) == 10
 
     run(test)

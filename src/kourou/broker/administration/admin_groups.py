@@ -43,6 +43,7 @@ from kourou.protocol.groups import (
     encode_group_forbidden,
     encode_subscription_group,
 )
+from kourou.protocol.table_changes import REPLICA_FIELD
 from kourou.remoting.connection import Request
 
 PAGE_GROUPS_MAX: Final = 2000
@@ -155,7 +156,9 @@ class GroupAdminHandlers:
         total = GetAllSubscriptionGroupResponseHeader(len(self._groups))
         asked = (header.group_seq, header.max_group_num, header.data_version)
         names = self._page(header) if any(value is not None for value in asked) else None
-        return response(request.command, header=total, body=self._groups.body(names))
+        is_replica = REPLICA_FIELD in request.command.ext_fields
+        body = self._groups.body(names, with_deleted=is_replica)
+        return response(request.command, header=total, body=body)
 
     def on_update_and_get_group_forbidden(self, request: Request) -> None:
         """Forbid or allow the group to read the topic, and return the resulting state (353)."""

@@ -105,6 +105,7 @@ class MetadataCopy:
     Attributes:
         interval_ms: how often `copy` is to be called.
         on_copied: called after each complete round.
+        on_topic_deleted: called with each topic that the master lacks, if its log does not tell.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class MetadataCopy:
         is_controlled = config.controller.enable_controller_mode
         self._is_controlled = is_controlled
         self.on_copied: Callable[[], None] = lambda: None
+        self.on_topic_deleted: Callable[[str], None] = lambda _name: None
         self.interval_ms: Final = _CHECK_INTERVAL_MS if is_controlled else INTERVAL_MS
         self._own_topics = frozenset(topic.name for topic in system_topics(config))
         self._topics = topics
@@ -163,7 +165,7 @@ class MetadataCopy:
     async def _copy_all(self) -> None:
         if not self._has_changes_in_log:
             has_changes_in_log = await self._copy_topics()
-            await self._copy_groups()
+            await self._copy_groups(has_changes_in_log=has_changes_in_log)
             await self._copy_modes()
             self._has_changes_in_log = has_changes_in_log
         await self._copy_offsets()
@@ -190,14 +192,23 @@ class MetadataCopy:
         for topic in self._topics:
             if topic.name not in topics and topic.name not in self._own_topics:
                 self._topics.delete(topic.name)
+                if not has_log:
+                    self.on_topic_deleted(topic.name)
         self._topics_version = version
         return has_log
 
-    async def _copy_groups(self) -> None:
+    async def _copy_groups(self, *, has_changes_in_log: bool) -> None:
+        deleted: Mapping[str, int] = {}
+
         async def page(start: int, version: str | None) -> _Page[_GroupState]:
+            nonlocal deleted
             header = GetAllSubscriptionGroupRequestHeader(start, version, _PAGE_MAX)
-            answer = await self._ask(request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, header))
+            command = request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, header)
+            if has_changes_in_log:
+                command.ext_fields[REPLICA_FIELD] = "true"
+            answer = await self._ask(command)
             table = decode_subscription_group_table(answer.body)
+            deleted = table.deleted
             total = answer.header(GetAllSubscriptionGroupResponseHeader).total_group_num
             states = {
                 name: (group, table.forbidden.get(name, {})) for name, group in table.groups.items()
@@ -214,6 +225,8 @@ class MetadataCopy:
         for name in self._groups.names():
             if name not in groups and not is_system_group(name):
                 self._groups.delete(name)
+        if has_changes_in_log:
+            self._groups.follow_deletions(deleted)
         self._groups_version = version
 
     async def _copy_modes(self) -> None:

@@ -10,7 +10,8 @@ in order, ends in the same state. A deletion is noted in the store, or with its 
 followed once.
 
 A queue without a topic has messages whose sends were not acknowledged, or came from a Java master
-less than 10 s ago. Its topic gets as many queues as are found, and no other settings.
+less than 10 s ago. Its topic gets as many queues as are found, and no other settings. The queues of
+a topic that a Java master has deleted stay on a slave, and their topic is not created.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kourou.broker.config_saver import SavedFile
 from kourou.broker.consuming.assignment_modes import RequestModes
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
+from kourou.broker.topics import TOPICS_MAX
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.errors import InvalidGroupError, KourouError, RemoteError
 from kourou.model.topic import TABLES_TOPIC, TopicConfig, is_system_topic
@@ -46,9 +48,11 @@ class TablesFile(msgspec.Struct, frozen=True):
 
     Attributes:
         applied: log position below which all records are applied.
+        deleted: topic -> end of the log when it was missing from the table of a Java master.
     """
 
     applied: int = 0
+    deleted: dict[str, int] = {}
 
 
 def parse_tables_file(text: bytes) -> TablesFile:
@@ -95,8 +99,9 @@ class TableFollower:
         self._on_topic_deleted = on_topic_deleted
         self._file = file
         text = file.load()
-        self._saved = 0 if text is None else parse_tables_file(text).applied
-        self._applied = self._saved
+        self._saved = TablesFile() if text is None else parse_tables_file(text)
+        self._applied = self._saved.applied
+        self._deleted = dict(self._saved.deleted)
         self._next: int | None = None  # queue offset; None before the first search
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -107,6 +112,12 @@ class TableFollower:
         """Apply records in a task, up to the position that `confirmed` returns."""
         self._task = asyncio.create_task(self._follow(confirmed), name="follow tables")
         self._wake.set()
+
+    def note_deleted(self, topic: str) -> None:
+        """Note that the topic is missing from the table of a Java master."""
+        self._deleted[topic] = self._reader.visible_position
+        if len(self._deleted) > TOPICS_MAX:
+            del self._deleted[next(iter(self._deleted))]
 
     def wake(self) -> None:
         """Look for records that may be applied by now."""
@@ -146,10 +157,19 @@ class TableFollower:
     def create_missing_topics(self) -> None:
         """Create the topics of queues without one, after `recover`."""
         for name, queue_ids in self._reader.queues().items():
-            if self._topics.get(name) is None and not _has_no_topic(name):
+            if self._topics.get(name) is None and not (_has_no_topic(name) or self._is_old(name)):
                 count = max(queue_ids) + 1
                 log.warning("topic.recovered name=%s queues=%d", name, count)
                 self._topics.put(TopicConfig(name, count, count))
+
+    def _is_old(self, topic: str) -> bool:
+        """Return whether a Java master has deleted the topic since its last message."""
+        entries = [
+            self._reader.entry(topic, queue_id, self._reader.max_offset(topic, queue_id) - 1)
+            for queue_id in self._reader.queues().get(topic, ())
+        ]
+        end = self._deleted.get(topic, 0)
+        return all(entry is None or entry.physical_offset < end for entry in entries)
 
     # Both
 
@@ -159,13 +179,13 @@ class TableFollower:
         Raises:
             OSError: a file could not be written.
         """
-        applied = self._applied
-        if applied == self._saved:
+        current = TablesFile(self._applied, dict(self._deleted))
+        if current == self._saved:
             return
         for table in (self._topics, self._groups, self._modes):
             await table.persist()
-        await self._context.offload(self._file.save, msgspec.json.encode(TablesFile(applied)))
-        self._saved = applied
+        await self._context.offload(self._file.save, msgspec.json.encode(current))
+        self._saved = current
 
     async def apply(self, end: int) -> None:
         """Apply the records that end at or below a position and are not applied yet.
