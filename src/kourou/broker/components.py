@@ -300,6 +300,7 @@ class Components:
             keeper,
         )
         commit.on_synced = master.on_synced
+        commit.has_slaves = lambda: bool(master.slaves)
         rules = config.replication
         if keeper is not None:
             reason = (

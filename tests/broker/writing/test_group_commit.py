@@ -131,6 +131,20 @@ def test_in_async_mode_the_sync_comes_last() -> None:
     run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH, flush_interval_ms=200)
 
 
+def test_in_async_mode_records_are_synced_at_once_while_slaves_copy_them() -> None:
+    async def test(bench: Bench) -> None:
+        bench.put()
+        await asyncio.sleep(0.01)
+        before = bench.store.reader.synced_position
+        bench.commit.has_slaves = lambda: True
+        bench.put()
+        await asyncio.sleep(0.01)
+        assert before < bench.store.reader.synced_position
+        assert bench.store.reader.synced_position == bench.store.reader.written_position
+
+    run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH, flush_interval_ms=200)
+
+
 def test_puts_during_a_sync_share_the_next_one() -> None:
     async def test(bench: Bench) -> None:
         bench.put()

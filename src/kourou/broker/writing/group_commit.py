@@ -18,7 +18,8 @@ consumers see nothing that a failover could remove. Puts of the broker itself th
 what follows from them, such as the answer to an acknowledgement or a check of a transaction, must
 not be undone by a failover either.
 
-With ASYNC_FLUSH the chain does not contain the sync, which follows within `flush_interval_ms`.
+With ASYNC_FLUSH the chain does not contain the sync, which follows within `flush_interval_ms`; at
+once while slaves copy the log, which get only what is synced.
 
 After a failed sync no later sync counts as success, because the kernel may have dropped the pages
 that it could not write: the store becomes read-only, and all pending puts are refused.
@@ -67,6 +68,7 @@ class GroupCommit:
             only when it is synced.
         copies: the number of brokers that have the records of a put that waited for copies, if no
             election can lose them; else 1. Valid while the put is answered.
+        has_slaves: returns whether slaves copy the log now: then records are synced at once.
         confirmed_position: in controller mode, returns the position up to which records that are
             stored here up to its argument may be dispatched.
     """
@@ -113,6 +115,7 @@ class GroupCommit:
         self._late_reason = f"the sync did not end within {config.sync_flush_timeout_ms} ms"
         self.on_write: Callable[[], None] | None = None
         self.on_synced: Callable[[], None] | None = None
+        self.has_slaves: Callable[[], bool] = lambda: False
         self.copies = 1
         self.confirmed_position: Callable[[int], int] | None = None
 
@@ -379,7 +382,7 @@ class GroupCommit:
             self._start_sync()
             stored = self._reader.synced_position
         else:
-            if self._copies is None:
+            if self._copies is None and not self.has_slaves():
                 self._schedule_sync()
             else:
                 self._start_sync()  # only synced records are sent to slaves
