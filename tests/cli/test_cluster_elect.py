@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,6 +110,7 @@ def test_logs_of_lost_replicas_are_known_by_their_last_heartbeats() -> None:
                 await cluster.start(index)
             await cluster.until(lambda: len(cluster.in_sync()) == 2)
             await cluster.create_topic()
+            await asyncio.sleep(1)  # longer than the pause between heartbeats
             async with AdminClient(NAMESRV, runtime=cluster.runtime) as admin:
                 found = await find_set(admin, "broker-a", "")
                 both = await ask_logs(admin, found)

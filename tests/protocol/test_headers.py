@@ -37,7 +37,9 @@ CLASSES: dict[str, Any] = {
     for name, member in header_classes()
 }
 # Members that Java adds to the map outside of its class; here they belong to the class.
-BESIDE: Final = {"MSG_REGION", "TRACE_ON", "_UNIQUE_KEY_QUERY"}
+BESIDE: Final = {
+    "MSG_REGION", "TRACE_ON", "_UNIQUE_KEY_QUERY", "kourouUnclean", "kourouUncleanEpoch",
+}  # fmt: skip
 TYPES: Final[dict[Any, set[str]]] = {
     Int: {"int", "Integer"},
     Long: {"long", "Long"},

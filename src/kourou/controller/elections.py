@@ -257,8 +257,8 @@ class Elections:
             # A replica that was shortened begins its heartbeats when it learns of its election.
             self._heartbeats.presume(name, after.master_broker_id, self._now_ms())
             log.error(
-                "master.elected_unclean set=%s id=%d: acknowledged messages that it lacks are lost",
-                name, after.master_broker_id,
+                "master.elected_unclean set=%s id=%d effect=%s",
+                name, after.master_broker_id, "acknowledged messages that it lacks are lost",
             )  # fmt: skip
         return decision
 

@@ -163,7 +163,7 @@ class RecordRepair:
                     data += checked_record(record, at, position + size - at)
                     at = position + len(data)
             except _REFUSALS as error:
-                log.warning("record.not_repaired position=%d from=%s: %s", at, address, error)
+                log.warning("record.not_repaired position=%d from=%s reason=%s", at, address, error)
                 continue
             return address, bytes(data)
         return "", b""

@@ -67,7 +67,7 @@ class ElectMasterRequestHeader:
     broker_id: Long | None = None
     designate_elect: bool = False
     invoke_time: Long | None = None
-    unclean: bool | None = None
+    unclean: bool | None = field(default=None, metadata={"wire": "kourouUnclean"})
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class GetReplicaInfoResponseHeader:
     master_broker_id: Long | None = None
     master_address: str | None = None
     master_epoch: Int | None = None
-    unclean_epoch: Int | None = None
+    unclean_epoch: Int | None = field(default=None, metadata={"wire": "kourouUncleanEpoch"})
 
 
 @dataclass(slots=True)

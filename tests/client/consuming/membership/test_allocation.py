@@ -141,7 +141,7 @@ def test_a_failing_strategy_changes_nothing_and_is_logged_once(
     logged = [
         record
         for record in caplog.records
-        if f"topic={TOPIC} reason=the strategy" in record.message
+        if f"topic={TOPIC} reason=the strategy" in record.getMessage()
     ]
     assert len(logged) == 1
     assert "strategy moody returned" in logged[0].message
