@@ -31,8 +31,8 @@ _SHAPE: Final = {"conns": 8, "window": 64, "size": 1024, "topic": "bench-replica
 _LAG_RATE: Final = 5_000
 _LAG_MS: Final[Mapping[Flush, float]] = {"async": 10, "sync": 25}
 _LAG_TOPIC: Final = "bench-lag"
-_TOPIC_COPIED_S: Final = 40.0
-"""Slaves copy topics every 10 s."""
+_TOPIC_COPIED_S: Final = 60.0
+"""Slaves learn their master with a registration, each 30 s, and copy topics every 10 s."""
 _BEHIND_BYTES: Final = 2 * 1024**3
 _BODY_BYTES: Final = 16 * 1024
 _RECORD_BYTES: Final = _BODY_BYTES + 250
