@@ -307,48 +307,6 @@ def test_cluster_whose_etcd_is_no_longer_installed_is_refused(
     assert f"the cluster in {tmp_path} needs the program etcd" in outcome.err
 
 
-def test_master_is_elected_and_again_after_a_kill(tmp_path: Path, command: Command) -> None:
-    words = ("--brokers", "1", "--replicas", "2", "--controllers", "1")
-    without_etcd = {"PATH": str(tmp_path)}
-    with LocalCluster(tmp_path, *words, environ=without_etcd) as cluster:
-        ready = cluster.ready()
-        before = asyncio.run(send(ready["namesrv"], "orders", 10, "before"))
-        os.kill(cluster.pids["broker-a-1"], signal.SIGKILL)
-        elected = cluster.wait("master.elected")
-        wait_until(lambda: command("cluster", "status", "--dir", str(tmp_path)).code == 0)
-        statuses = [
-            json.loads(command("cluster", "status", "--json", *where).out)
-            for where in (("--dir", str(tmp_path)), ("-n", ready["namesrv"]))
-        ]
-        after = asyncio.run(send(ready["namesrv"], "orders", 10, "after"))
-        code = cluster.stop()
-
-    roles = [(m["child"], m["role"], m["id"]) for m in ready["members"]]
-    assert roles == [
-        ("namesrv-1", "namesrv", None),
-        ("controller-1", "controller", None),
-        ("broker-a-1", "master", 1),
-        ("broker-a-2", "slave", 2),
-    ]
-    assert elected["epoch"] > 1, "also a master that is back soon gets another epoch"
-    assert (before.total(), after.total(), code) == (10, 10, 0)
-    for status in statuses:
-        (one,) = status["sets"]
-        assert (one["copies"], one["minimum"], one["in_sync"]) == (2, 1, [1, 2])
-        assert (one["master"], one["epoch"]) == (elected["address"], elected["epoch"])
-        brokers = {server["id"]: server for server in status["servers"] if server["id"]}
-        assert brokers[elected["id"]]["epoch"] == elected["epoch"]
-        assert {one["role"] for one in brokers.values()} == {"master", "slave"}
-        assert brokers[3 - elected["id"]]["lag"] == 0
-    kinds = [server["role"] for server in statuses[0]["servers"]]
-    assert kinds[:2] == ["namesrv", "controller"]
-    ends = [one["child"] for one in cluster.of("child.ended")][1:]
-    assert ends[0] == elected["child"], "the master stops first"
-    assert sorted(ends[:2]) == ["broker-a-1", "broker-a-2"]
-    assert ends[2:] == ["controller-1", "namesrv-1"]
-    assert cluster.of("master.elected")[-1] == elected, "nobody is elected during the stop"
-
-
 def test_directory_is_required(command: Command) -> None:
     outcome = command("cluster", "--brokers", "1")
 
