@@ -29,8 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def untouched_logging() -> Iterator[None]:
+def untouched_logging(request: pytest.FixtureRequest) -> Iterator[None]:
     """Restore the log handlers and levels that a command in this process changes."""
+    plugin = request.config.pluginmanager.get_plugin("logging-plugin")
+    assert plugin is not None, "a part of pytest"
+    # PySpark gives all handlers a format of its own, for good, with which records lack `message`.
+    plugin.caplog_handler.setFormatter(plugin.formatter)
     root, ours = logging.getLogger(), logging.getLogger("kourou")
     before = (list(root.handlers), root.level, ours.level)
     yield

@@ -37,6 +37,7 @@ _RECORD_BYTES_MAX: Final = 64 * 1024
 
 
 _CONFIRM_CHECK_S: Final = 0.01
+_STOPPED: Final = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="the broker is stopping")
 
 
 class TableLog:
@@ -70,6 +71,7 @@ class TableLog:
         self._changed_modes: dict[tuple[str, str], None] = {}
         self._lock = asyncio.Lock()
         self._is_stopped = False
+        self._deletions: set[asyncio.Future[PutResult]] = set()  # not stored on all members yet
 
     def note_topic(self, name: str) -> None:
         """Note that a topic was created, changed or deleted."""
@@ -86,6 +88,9 @@ class TableLog:
     def stop(self) -> None:
         """Copy nothing more: the broker is stopping, and the next start tells its slaves all."""
         self._is_stopped = True
+        for stored in self._deletions:
+            if not stored.done():
+                stored.set_result(_STOPPED)
 
     async def flush(self) -> None:
         """Return when the in-sync replicas have all changes that were noted.
@@ -135,7 +140,11 @@ class TableLog:
         if stored.done():
             reason = stored.result().reason
             raise ChangeNotCopiedError(f"topic {topic} cannot be deleted: {reason}")
-        result = await stored
+        self._deletions.add(stored)
+        try:
+            result = await stored
+        finally:
+            self._deletions.discard(stored)
         if not result.appended:
             raise StoreError(result.reason)
         while self._context.store.reader.visible_position < result.appended[-1].end:
