@@ -157,16 +157,18 @@ class TableFollower:
     def create_missing_topics(self) -> None:
         """Create the topics of queues without one, after `recover`."""
         for name, queue_ids in self._reader.queues().items():
-            if self._topics.get(name) is None and not (_has_no_topic(name) or self._is_old(name)):
+            if self._topics.get(name) is not None or _has_no_topic(name):
+                continue
+            if not self._is_old(name, queue_ids):
                 count = max(queue_ids) + 1
                 log.warning("topic.recovered name=%s queues=%d", name, count)
                 self._topics.put(TopicConfig(name, count, count))
 
-    def _is_old(self, topic: str) -> bool:
+    def _is_old(self, topic: str, queue_ids: Sequence[int]) -> bool:
         """Return whether a Java master has deleted the topic since its last message."""
         entries = [
             self._reader.entry(topic, queue_id, self._reader.max_offset(topic, queue_id) - 1)
-            for queue_id in self._reader.queues().get(topic, ())
+            for queue_id in queue_ids
         ]
         end = self._deleted.get(topic, 0)
         return all(entry is None or entry.physical_offset < end for entry in entries)
