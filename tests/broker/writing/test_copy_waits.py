@@ -235,3 +235,22 @@ def test_a_stop_ends_the_puts_of_the_broker_that_are_not_confirmed(flush: FlushD
         bench.commit.dispatch_rest()
 
     run(test, flush)
+
+
+@FLUSH_MODES
+def test_puts_of_the_broker_are_answered_only_when_they_are_visible(flush: FlushDiskType) -> None:
+    async def test(bench: Bench) -> None:
+        confirmed = 0
+        bench.commit.confirmed_position = lambda stored: min(stored, confirmed)
+        bench.put(copies=False)
+        await asyncio.sleep(1)
+        bench.copy()  # fewer copies than members, as without `allAckInSyncStateSet`
+        await asyncio.sleep(1)
+        assert bench.statuses == []
+        confirmed = bench.copied
+        bench.commit.on_copied()
+        await asyncio.sleep(1)
+        assert bench.statuses == [PutStatus.OK]
+        assert len(bench.arrivals) == 1
+
+    run(test, flush)

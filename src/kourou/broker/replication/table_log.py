@@ -34,9 +34,6 @@ _TOPIC: Final = TABLES_TOPIC.encode()
 _LOCAL: Final = "127.0.0.1"
 _RECORD_BYTES_MAX: Final = 64 * 1024
 """Size of a record's body above which the changes that follow begin another record."""
-
-
-_CONFIRM_CHECK_S: Final = 0.01
 _STOPPED: Final = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="the broker is stopping")
 
 
@@ -147,10 +144,6 @@ class TableLog:
             self._deletions.discard(stored)
         if not result.appended:
             raise StoreError(result.reason)
-        while self._context.store.reader.visible_position < result.appended[-1].end:
-            if self._is_stopped:
-                raise StoreError("the broker is stopping")
-            await asyncio.sleep(_CONFIRM_CHECK_S)
 
     async def _put(self, drafts: list[RecordDraft]) -> None:
         now_ms = self._context.clock.now_ms()

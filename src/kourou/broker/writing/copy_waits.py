@@ -2,8 +2,8 @@
 
 A put of a client that gets its copies too late is answered with FLUSH_SLAVE_TIMEOUT: its records
 are stored, on fewer brokers than configured. Time counts from the append, as for the sync. A put of
-the broker itself (`Waiter.waits_for_copies` is false) waits until it has them: it is here only in
-controller mode, where a slave that does not keep up leaves the set.
+the broker itself (`Waiter.waits_for_copies` is false) waits until it is confirmed as well, however
+long: it is here only in controller mode, where a slave that does not keep up leaves the set.
 
 Source: CommitLog.handleDiskFlushAndHA, GroupTransferService, apache/rocketmq 5.5.0.
 """
@@ -38,7 +38,7 @@ class CopyRule:
 
 
 class CopyWaits:
-    """The puts that wait for copies, in the order of the log."""
+    """The puts that wait for copies; those of clients, and its own, in the order of the log."""
 
     def __init__(
         self,
@@ -59,13 +59,14 @@ class CopyWaits:
         self._pending = pending
         self._loop = loop
         self._later_s = (rule.timeout_ms - sync_timeout_ms) / 1000
-        self._waiters: deque[Waiter] = deque()
+        self._clients: deque[Waiter] = deque()
+        self._own: deque[Waiter] = deque()  # puts of the broker itself
         self._timer: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
 
     def add(self, waiter: Waiter) -> None:
         """Acknowledge the put, which is stored here, when it has its copies; see `advance`."""
-        self._waiters.append(waiter)
+        (self._clients if waiter.waits_for_copies else self._own).append(waiter)
 
     def is_late(self, waiter: Waiter) -> bool:
         """Return whether a put is past its time for copies."""
@@ -75,60 +76,62 @@ class CopyWaits:
         """Answer a put that has waited too long."""
         waiter.late(PutStatus.FLUSH_SLAVE_TIMEOUT, self._rule.reason)
 
-    def advance(self) -> None:
-        """Acknowledge the puts that have their copies by now."""
-        waiters = self._waiters
-        if waiters:
+    def advance(self, visible: int) -> None:
+        """Acknowledge the puts that have their copies by now.
+
+        Args:
+            visible: the log position below which records are dispatched.
+        """
+        if self._clients or self._own:
             copied = self._rule.copied_position()
-            while waiters and waiters[0].end <= copied:
-                waiter = waiters.popleft()
-                self._pending.remove(waiter)
-                waiter.stored()
+            self._acknowledge(self._clients, copied)
+            self._acknowledge(self._own, min(copied, visible))
         self._schedule()
+
+    def _acknowledge(self, waiters: deque[Waiter], position: int) -> None:
+        while waiters and waiters[0].end <= position:
+            waiter = waiters.popleft()
+            self._pending.remove(waiter)
+            waiter.stored()
 
     async def close(self) -> None:
         """Wait a second at most for the remaining copies, and answer all puts."""
         try:
             async with asyncio.timeout(_DRAIN_S):
-                while self._waiters:
+                while self._clients or self._own:
                     self._emptied.clear()
                     await self._emptied.wait()
         except TimeoutError:
-            while self._waiters:
-                self._give_up(self._waiters.popleft())
+            while self._clients:
+                self._give_up(self._clients.popleft())
+            while self._own:
+                waiter = self._own.popleft()
+                self._pending.remove(waiter)
+                result = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._rule.reason)
+                waiter.answer(result)
         self.abandon()
 
     def abandon(self) -> None:
         """Answer no put any more."""
-        self._waiters.clear()
+        self._clients.clear()
+        self._own.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _schedule(self) -> None:
-        if not self._waiters:
+        if not (self._clients or self._own):
             self._emptied.set()
-        elif self._timer is None:
-            first = next((one for one in self._waiters if one.waits_for_copies), None)
-            if first is not None:
-                due_s = first.deadline_s + self._later_s
-                self._timer = self._loop.call_at(due_s, self._expire)
+        elif self._clients and self._timer is None:
+            due_s = self._clients[0].deadline_s + self._later_s
+            self._timer = self._loop.call_at(due_s, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        waiters, patient = self._waiters, list[Waiter]()
-        while waiters and (not waiters[0].waits_for_copies or self.is_late(waiters[0])):
-            waiter = waiters.popleft()
-            if waiter.waits_for_copies:
-                self._give_up(waiter)
-            else:
-                patient.append(waiter)
-        waiters.extendleft(reversed(patient))
+        while self._clients and self.is_late(self._clients[0]):
+            self._give_up(self._clients.popleft())
         self._schedule()
 
     def _give_up(self, waiter: Waiter) -> None:
         self._pending.remove(waiter)
-        if waiter.waits_for_copies:
-            self.late(waiter)
-        else:
-            waiter.answer(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._rule.reason))
+        self.late(waiter)

@@ -130,7 +130,7 @@ class GroupCommit:
         if self.confirmed_position is not None:
             self._schedule()  # what is confirmed now becomes visible before its puts are answered
         elif self._copies is not None:
-            self._copies.advance()
+            self._copies.advance(self.stored_position)
 
     def refuse_puts(self, refusal: PutResult | None) -> None:
         """Answer all new puts with `refusal` from now on; None accepts them again."""
@@ -391,7 +391,7 @@ class GroupCommit:
         arrivals = self._writer.dispatch(visible)
         if arrivals:
             self._wake(arrivals)
-        self._acknowledge(stored)
+        self._acknowledge(stored, visible)
         if self._writer.read_only_reason is not None:
             self._refuse_all(self._writer.read_only_reason)
 
@@ -470,8 +470,11 @@ class GroupCommit:
         except Exception:  # a failure on the consumers' side must not affect producers
             log.exception("arrivals.wake_failed count=%d", len(arrivals))
 
-    def _acknowledge(self, stored: int) -> None:
-        """Answer the puts whose records lie below `stored`, in the order of the log."""
+    def _acknowledge(self, stored: int, visible: int) -> None:
+        """Answer the puts whose records lie below `stored`, in the order of the log.
+
+        Those that wait for copies are answered later; see `CopyWaits.advance` for `visible`.
+        """
         copies = self._copies
         for waiters in (self._late, self._unsynced):
             while waiters and waiters[0].end <= stored:
@@ -482,7 +485,7 @@ class GroupCommit:
                     self._pending.remove(waiter)
                     waiter.stored()
         if copies is not None:
-            copies.advance()
+            copies.advance(visible)
 
     def _fail(self, reason: str) -> None:
         """Make the store read-only until it is reopened, and refuse all pending puts."""
