@@ -25,14 +25,14 @@ from typing import Final
 
 import msgspec
 
-from kourou.disk import Disk, replace
+from kourou.disk import Disk
 from kourou.errors import CorruptRecordError, MalformedBodyError
 from kourou.store.formats import Checkpoint
 from kourou.store.index.index_file import remove_index_from
 from kourou.store.paths import COMMITLOG, CONFIG
 from kourou.store.state.abort_file import read_last_run
 from kourou.store.state.checkpoint import load_checkpoint, lower_checkpoint
-from kourou.store.state.config_file import seal, unseal
+from kourou.store.state.config_file import read_sealed, replace_sealed
 from kourou.store.state.epoch_file import cut_epochs
 from kourou.store.state.file_sizes import LogFile, find_sizes, log_files
 from kourou.store.timer.timer_rebuild import remove_timer_files
@@ -63,21 +63,13 @@ def read_cut(disk: Disk) -> Cut | None:
         CorruptRecordError: the mark is damaged.
         OSError: it cannot be read.
     """
-    if not disk.exists(CUT_MARK):
-        return None
     try:
-        text, sequence = unseal(disk.read(CUT_MARK, 0, disk.size(CUT_MARK)))
-        cut = msgspec.json.decode(text, type=Cut)
+        text = read_sealed(disk, CUT_MARK)
+        return None if text is None else msgspec.json.decode(text, type=Cut)
     except (MalformedBodyError, msgspec.DecodeError) as error:
-        raise _damaged(str(error)) from error
-    if not sequence:
-        raise _damaged("it has no checksum")
-    return cut
-
-
-def _damaged(reason: str) -> CorruptRecordError:
-    remedy = "remove it, and truncate the log again with `kourou store truncate`"
-    return CorruptRecordError(CUT_MARK, 0, f"the mark of a truncation is bad: {reason}; {remedy}")
+        remedy = "remove it, and truncate the log again with `kourou store truncate`"
+        problem = f"the mark of a truncation is bad: {error}; {remedy}"
+        raise CorruptRecordError(CUT_MARK, 0, problem) from error
 
 
 def mark_cut(disk: Disk, cut: Cut) -> None:
@@ -88,7 +80,7 @@ def mark_cut(disk: Disk, cut: Cut) -> None:
     Raises:
         OSError: the mark cannot be written; the next opening may cut the log or not.
     """
-    replace(disk, CUT_MARK, seal(msgspec.json.encode(cut), 1), backup=None)
+    replace_sealed(disk, CUT_MARK, msgspec.json.encode(cut))
 
 
 def run_cut(disk: Disk) -> None:

@@ -23,11 +23,11 @@ from typing import Final
 
 import msgspec
 
-from kourou.disk import Disk, replace
+from kourou.disk import Disk
 from kourou.errors import MalformedBodyError
 from kourou.model.epochs import NO_EPOCH, EpochList
 from kourou.store.paths import ACK_MARK, CONFIG
-from kourou.store.state.config_file import seal, unseal
+from kourou.store.state.config_file import read_sealed, replace_sealed
 from kourou.store.state.epoch_file import read_epochs
 
 REMEDY: Final = (
@@ -62,14 +62,11 @@ def read_ack_mark(disk: Disk) -> AckMark | None:
     Raises:
         OSError: the file cannot be read.
     """
-    if not disk.exists(ACK_MARK):
-        return None
     try:
-        text, sequence = unseal(disk.read(ACK_MARK, 0, disk.size(ACK_MARK)))
-        mark = msgspec.json.decode(text, type=AckMark)
+        text = read_sealed(disk, ACK_MARK)
+        return None if text is None else msgspec.json.decode(text, type=AckMark)
     except (MalformedBodyError, msgspec.DecodeError) as error:
         return AckMark(loss=f"{ACK_MARK} is damaged: {error}")
-    return mark if sequence else AckMark(loss=f"{ACK_MARK} is damaged: it has no checksum")
 
 
 def save_ack_mark(disk: Disk, mark: AckMark) -> None:
@@ -81,7 +78,7 @@ def save_ack_mark(disk: Disk, mark: AckMark) -> None:
     if not disk.exists(CONFIG):
         disk.make_directory(CONFIG)
         disk.sync_directory("")
-    replace(disk, ACK_MARK, seal(msgspec.json.encode(mark), 1), backup=None)
+    replace_sealed(disk, ACK_MARK, msgspec.json.encode(mark))
 
 
 def find_loss(mark: AckMark, epochs: EpochList, log_begin: int, log_end: int) -> str:

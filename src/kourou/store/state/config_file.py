@@ -89,6 +89,30 @@ class _ConfigCopy:
     problem: str = ""
 
 
+def read_sealed(disk: Disk, name: str) -> bytes | None:
+    """Return the contents of a file with a seal and no backup; None if there is no file.
+
+    Raises:
+        MalformedBodyError: it is damaged, or has no seal.
+        OSError: it cannot be read.
+    """
+    if not disk.exists(name):
+        return None
+    text, sequence = unseal(disk.read(name, 0, disk.size(name)))
+    if not sequence:
+        raise MalformedBodyError("it has no checksum")
+    return text
+
+
+def replace_sealed(disk: Disk, name: str, data: bytes) -> None:
+    """Replace a file by contents with a seal, durably and without a backup.
+
+    Raises:
+        OSError: the file has the old contents, or the new ones.
+    """
+    replace(disk, name, seal(data, 1), backup=None)
+
+
 class ConfigFile:
     """A small file with one JSON object, read at start and replaced as a whole.
 
