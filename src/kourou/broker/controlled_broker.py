@@ -12,7 +12,6 @@ from typing import Final
 from kourou.broker.components import Components
 from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet, LogState
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
-from kourou.errors import StoreError
 
 
 class ControlledBroker(ABC):
@@ -90,12 +89,8 @@ class ControlledBroker(ABC):
             ClosedError: the broker is not started.
         """
         context = self.components.context
-        try:
-            context.store.writer.check_writable()
-        except StoreError as error:
-            return str(error)
         late = context.commit.late_result()
-        return "" if late is None else late.reason
+        return context.store.writer.unwritable_reason or ("" if late is None else late.reason)
 
     def truncation_needed(self) -> asyncio.Future[int]:
         """Return a future that is done when a slave's log has an end that its master lacks.

@@ -44,7 +44,7 @@ from kourou.broker.wiring import (
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import Disk
-from kourou.errors import ClosedError, ConfigError, StoreError
+from kourou.errors import ClosedError, ConfigError
 from kourou.metrics import Family
 from kourou.remoting.connection import Connection
 from kourou.remoting.network import Address, format_address
@@ -407,11 +407,8 @@ class _RunningBroker:
         A name server that is lost after the first registration is not one: clients keep their
         routes.
         """
-        reasons = []
-        try:
-            self._context.store.writer.check_writable()
-        except StoreError as error:
-            reasons.append(str(error))
+        unwritable_reason = self._context.store.writer.unwritable_reason
+        reasons = [unwritable_reason] if unwritable_reason else []
         names = self._context.config.namesrv_addr
         if names and self._registration is not None and not self._registration.was_registered:
             reasons.append(

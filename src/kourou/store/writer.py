@@ -370,6 +370,15 @@ class StoreWriter:
         self._guard.check()
 
     @property
+    def unwritable_reason(self) -> str:
+        """Why an append would be refused; empty if it would not."""
+        try:
+            self._guard.check()
+        except StoreError as error:
+            return str(error)
+        return ""
+
+    @property
     def master_flushed_offset(self) -> int:
         """The position in the checkpoint up to which the master was said to be durable."""
         return self._checkpoint.value.master_flushed_offset

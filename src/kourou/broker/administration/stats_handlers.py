@@ -20,7 +20,7 @@ from kourou.broker.statistics.runtime_info import NO_TIME, BrokerFacts, runtime_
 from kourou.broker.statistics.stats_samples import Window
 from kourou.broker.timer.timer_readings import timer_info
 from kourou.broker.timer.timers import Timers
-from kourou.errors import RemoteSystemError, StoreError
+from kourou.errors import RemoteSystemError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.brokers import HARuntimeInfo
 from kourou.protocol.codes import ResponseCode
@@ -105,7 +105,7 @@ class StatsHandlers:
         return BrokerFacts(
             boot_at_ms=self._boot_at_ms,
             now_ms=self._clock.now_ms(),
-            is_active=_is_writable(store),
+            is_active=not store.writer.unwritable_reason,
             log_path=f"{self._disk.root}/{COMMITLOG}",
             space=space,
             log_begin=store.reader.min_position,
@@ -130,14 +130,6 @@ class StatsHandlers:
             if not live.member_subscriptions.is_consistent
         }
         return sorted(found.union(self._popping.filters.groups(self._clock.now_ms())))
-
-
-def _is_writable(store: MessageStore) -> bool:
-    try:
-        store.writer.check_writable()
-    except StoreError:
-        return False
-    return True
 
 
 def _earliest_at_ms(store: MessageStore) -> int:
