@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from kourou.cli import output
-from kourou.cli.controlled_sets import ControlledSet, Controlling, find_set
+from kourou.cli.controlled_sets import ControlledSet, Controlling, find_set, print_master
 from kourou.cli.exits import print_stderr
 from kourou.cli.options import confirm
 from kourou.client.administration.admin import AdminClient, Elected
@@ -89,7 +89,7 @@ def elect(broker: str, broker_id: int | None, controlling: Controlling, *, as_js
         )
         return _row(broker, elected.broker_id, elected.address, elected.epoch)
 
-    _print(controlling.run(change), as_json=as_json)
+    print_master(controlling.run(change), as_json=as_json)
 
 
 def elect_unclean(
@@ -129,23 +129,13 @@ def elect_unclean(
 
     epoch = controlling.run(change).epoch
     row = _row(broker, chosen.broker_id, chosen.address, epoch)
-    _print(row | {"end": chosen.end, "loss": asdict(loss)}, as_json=as_json)
+    print_master(row | {"end": chosen.end, "loss": asdict(loss)}, as_json=as_json)
 
 
 def _row(
     broker: str, broker_id: int | None, address: str | None, epoch: int | None
 ) -> dict[str, object]:
     return {"broker": broker, "id": broker_id, "address": address, "epoch": epoch}
-
-
-def _print(row: dict[str, object], *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(row)
-    else:
-        output.print_line(
-            f"{row['broker']}: replica {row['id']} ({row['address']}) is master in epoch "
-            f"{row['epoch']}"
-        )
 
 
 async def ask_logs(admin: AdminClient, found: ControlledSet) -> list[LogState]:

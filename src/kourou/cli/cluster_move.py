@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from kourou.cli import output
-from kourou.cli.controlled_sets import ControlledSet, Controlling, find_set
+from kourou.cli.controlled_sets import ControlledSet, Controlling, find_set, print_master
 from kourou.cli.exits import print_stderr
 from kourou.client.administration.admin import AdminClient
 from kourou.errors import KourouError, RequestTimeoutError, UsageError
@@ -134,12 +134,7 @@ def move(
         return await moving.run(target, wait_s=wait_s, remove=remove)
 
     moved = controlling.run(act, 2 * wait_s + _DRAIN_S + 2 * _SERVE_S)
-    if as_json:
-        output.print_json(asdict(moved))
-    else:
-        output.print_line(
-            f"{broker}: replica {moved.id} ({moved.address}) is master in epoch {moved.epoch}"
-        )
+    print_master(asdict(moved), as_json=as_json)
 
 
 class Moving:

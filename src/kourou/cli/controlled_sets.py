@@ -129,6 +129,17 @@ class Controlling:
         return output.run_bounded(answer(), most_s, f"the cluster at {self.namesrv}")
 
 
+def print_master(row: Mapping[str, object], *, as_json: bool) -> None:
+    """Print the master of a set: `broker`, `id`, `address` and `epoch`, and for JSON the rest."""
+    if as_json:
+        output.print_json(row)
+    else:
+        output.print_line(
+            f"{row['broker']}: replica {row['id']} ({row['address']}) is master in epoch "
+            f"{row['epoch']}"
+        )
+
+
 async def ask_sets(admin: AdminClient, controllers: Mapping[str, str]) -> dict[str, ControlledSet]:
     """Return the sets by broker name, as their controllers know them.
 
