@@ -20,12 +20,10 @@ from kourou.client.sending.transaction_producer import TransactionProducer
 from kourou.errors import KourouError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
-from kourou.store.log.log_walk import walk_log
-from kourou.store.paths import COMMITLOG
-from kourou.store.state.file_sizes import log_files
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from tests.broker.controlling.controlled_cluster import NAMESRV, ControlledCluster
+from tests.broker.controlling.test_failover import records
 from tests.effort import some
 
 TIMED, PAID, POPPED, FAILING = TOPICS = ("timed", "paid", "popped", "failing")
@@ -36,11 +34,7 @@ FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 def bodies(disk: SimDisk, topic: str) -> Counter[bytes]:
     """Return the bodies in the log of a disk."""
-    return Counter(
-        bytes(piece.header.body(piece.buffer))
-        for piece in walk_log(disk, log_files(disk, COMMITLOG), 64 * 1024)
-        if piece.header is not None and piece.header.topic == topic
-    )
+    return Counter(body for name, _, body in records(disk) if name == topic)
 
 
 class Work:
