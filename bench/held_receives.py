@@ -1,11 +1,14 @@
 """Measures sends on a gRPC connection that also holds many receives, as a FIFO consumer does.
 
-    python -m bench.held_receives [--receives 1000] [--rounds 8] [--seconds 3] [--window 64]
+    python -m bench.held_receives [--receives 1000] [--topics 1] [--rounds 8] [--seconds 3]
+                                  [--window 64]
 
 Runs two `kourou serve` with asynchronous flush, each with one connection, which take turns: one
-holds a receive for each of many queues, the other one none. Prints the ratios of sends a second, of
-the server's CPU a send, and of the p99, each the median of the rounds. The exit code is 1 if the
-rate with held receives is below `--ratio` times that without, or if a receive failed.
+holds a receive for each of many queues of some topics, the other one none. A receive reads all
+queues of its topic, and `popPollingSize` (1,024) receives of a group wait for one topic, as in
+Java. Prints the ratios of sends a second, of the server's CPU a send, and of the p99, each the
+median of the rounds. The exit code is 1 if the rate with held receives is below `--ratio` times
+that without, or if a receive failed.
 """
 
 from __future__ import annotations
@@ -59,21 +62,30 @@ class Side:
     client: GrpcClient
 
 
-async def hold(client: GrpcClient, count: int, failed: list[str]) -> None:
-    """Hold one receive for each queue, and begin another one at its end; note failures."""
+async def hold(client: GrpcClient, counts: Sequence[int], failed: list[str]) -> None:
+    """Hold one receive for each queue of each topic, and begin another one at its end.
+
+    Args:
+        client: the connection.
+        counts: number of queues, by topic.
+        failed: notes the texts of failures.
+    """
     stream = client.open("Telemetry", None)
-    settings = consumer_settings(v2.ClientType.PUSH_CONSUMER, _GROUP, HELD)
+    settings = consumer_settings(v2.ClientType.PUSH_CONSUMER, _GROUP, held_topic(0))
     stream.send(v2.TelemetryCommand(settings=settings))
     answer = await stream.next()
     assert answer is not None, stream.text
     assert answer.status.code == v2.Code.OK, answer
-    await asyncio.gather(*(_receive(client, number, failed) for number in range(count)))
+    queues = [
+        (held_topic(at), queue_id) for at, count in enumerate(counts) for queue_id in range(count)
+    ]
+    await asyncio.gather(*(_receive(client, *queue, failed) for queue in queues))
 
 
-async def _receive(client: GrpcClient, queue_id: int, failed: list[str]) -> None:
+async def _receive(client: GrpcClient, topic: str, queue_id: int, failed: list[str]) -> None:
     asked = v2.ReceiveMessageRequest(
         group=v2.Resource(name=_GROUP),
-        message_queue=v2.MessageQueue(topic=v2.Resource(name=HELD), id=queue_id),
+        message_queue=v2.MessageQueue(topic=v2.Resource(name=topic), id=queue_id),
         filter_expression=v2.FilterExpression(type=v2.FilterType.TAG, expression="*"),
         batch_size=32,
         auto_renew=True,
@@ -121,21 +133,30 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def connect(serving: Serving, queues: int) -> Side:
+def held_topic(number: int) -> str:
+    """Return the name of a topic whose messages the receives wait for."""
+    return f"{HELD}{number}"
+
+
+async def connect(serving: Serving, counts: Sequence[int]) -> Side:
     """Create topics and group, and connect."""
     async with AdminClient(serving.namesrv) as admin:
         await admin.create_topic(SENDS, queues=8, attributes={"message.type": "NORMAL"})
-        await admin.create_topic(HELD, queues=queues, attributes={"message.type": "FIFO"})
+        for number, queues in enumerate(counts):
+            topic, attributes = held_topic(number), {"message.type": "FIFO"}
+            await admin.create_topic(topic, queues=queues, attributes=attributes)
         await admin.create_group(SubscriptionGroup(_GROUP, consume_message_orderly=True))
     fields = {"x-mq-client-id": "measured", "x-mq-language": "JAVA"}
     client = await GrpcClient.connect(TcpNetwork(), parse_address(serving.grpc), fields)
     return Side(serving.process.pid, client)
 
 
-async def measure(bare: Side, holding: Side, arguments: argparse.Namespace) -> float:
+async def measure(
+    bare: Side, holding: Side, counts: Sequence[int], arguments: argparse.Namespace
+) -> float:
     """Measure and print; return the ratio of the rates."""
     failed: list[str] = []
-    held = asyncio.create_task(hold(holding.client, arguments.receives, failed))
+    held = asyncio.create_task(hold(holding.client, counts, failed))
     await asyncio.sleep(WARM_UP_S)
     rounds = [
         [
@@ -159,16 +180,19 @@ async def measure(bare: Side, holding: Side, arguments: argparse.Namespace) -> f
 
 async def run(arguments: argparse.Namespace, servers: Sequence[Serving]) -> float:
     """Connect to the servers, and measure."""
-    bare, holding = [await connect(one, arguments.receives) for one in servers]
+    count, topics = arguments.receives, arguments.topics
+    counts = [count // topics + (number < count % topics) for number in range(topics)]
+    bare, holding = [await connect(one, counts) for one in servers]
     for side in (bare, holding):
         await send(side, arguments.window, WARM_UP_S)
-    return await measure(bare, holding, arguments)
+    return await measure(bare, holding, counts, arguments)
 
 
 def main() -> int:
     """Measure, print, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--receives", type=int, default=1_000)
+    parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--window", type=int, default=64)
