@@ -87,6 +87,10 @@ class TopicRoute:
         addresses = self._addresses(broker_name)
         return addresses[min(addresses)] if addresses else None
 
+    def is_replicated(self, broker_name: str) -> bool:
+        """Return whether a broker has slaves, which may become its master."""
+        return any(broker_id != MASTER_ID for broker_id in self._addresses(broker_name))
+
     def with_host(self, host: str) -> TopicRoute:
         """Return a copy with wildcard hosts replaced by `host`."""
         brokers = [broker.with_host(host) for broker in self.broker_datas]

@@ -5,28 +5,31 @@ In local mode the broker of the process is reached without a socket
 consumer has connections of its own, because brokers know members of a group by their connections.
 
 In cluster mode any broker may fail: its queues are avoided by sends for some seconds, and routes
-are looked up again while they are in use.
+are looked up again while they are in use. What a broker with replicas did not serve waits, for
+`MASTER_WAIT_S` at most, until another replica is its master: the tries of an SDK, three at once by
+default, would end before.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from kourou.client.name_servers import NameServers
 from kourou.client.routes import Routes
 from kourou.client.sending.latency_fault import LatencyFaults
-from kourou.errors import NoRouteError, TransportError
+from kourou.errors import ConnectionLostError, KourouError, NoRouteError, TransportError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
-from kourou.model.route import TopicRoute, publish_queues, subscribe_queues
+from kourou.model.route import MASTER_ID, TopicRoute, publish_queues, subscribe_queues
 from kourou.model.topic import is_dlq_topic, is_retry_topic
 from kourou.proxy.plain_sends import complete_stored
 from kourou.proxy.queue_choice import QueueCache
 from kourou.proxy.remote_metadata import RemoteMetadata
+from kourou.proxy.status import is_not_served
 from kourou.remoting.connection import FastPath
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits
@@ -36,9 +39,17 @@ from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.tls import TlsClientConfig
 
+T = TypeVar("T")
+
 REQUEST_TIMEOUT_S: Final = 3.0
 """Time for a request to a broker or a name server that is not held there."""
 ROUTES_MAX: Final = 20_000
+MASTER_WAIT_S: Final = 2.0
+"""Longest wait of a call for the next master: less than the 3 s that SDKs wait for an answer."""
+_MASTER_WAITS_MAX: Final = 1_000
+"""Calls that may wait for masters; further ones fail at once."""
+_MASTER_PAUSE_S: Final = 0.1
+_TRIES_MAX: Final = 3
 ROUTE_REFRESH_S: Final = 20.0
 """Age in seconds from which a route is looked up again when it is used."""
 _PROXY: Final[Address] = ("127.0.0.1", 0)
@@ -102,6 +113,7 @@ class Cluster:
         self._faults = LatencyFaults()
         self._writable = QueueCache(publish_queues, ROUTES_MAX)
         self._readable = QueueCache(subscribe_queues, ROUTES_MAX)
+        self._waiting = 0
 
     def now_ms(self) -> int:
         """Return epoch milliseconds."""
@@ -156,8 +168,16 @@ class Cluster:
         return route
 
     async def writable_queues(self, topic: str) -> Sequence[MessageQueue]:
-        """Return the queues for sends; see `publish_queues`."""
-        return self._writable.queues(topic, await self.cached_route(topic))
+        """Return the queues for sends; see `publish_queues`.
+
+        Waits for a master if the topic's brokers have none.
+        """
+        route = await self.cached_route(topic)
+        queues = self._writable.queues(topic, route)
+        if not queues and any(MASTER_ID not in one.broker_addrs for one in route.broker_datas):
+            await self._await_route(topic, lambda route: bool(publish_queues(topic, route)))
+            queues = self._writable.queues(topic, await self.cached_route(topic))
+        return queues
 
     async def readable_queues(self, topic: str, broker_name: str = "") -> Sequence[MessageQueue]:
         """Return the queues for receives; see `subscribe_queues`.
@@ -191,10 +211,82 @@ class Cluster:
         """Whether sends avoid brokers that failed lately."""
         return self._faults.has_unavailable(self.now_ms())
 
-    def on_broker_failed(self, topic: str, broker_name: str) -> None:
-        """Avoid a broker that did not answer for some seconds, and look for its new address."""
-        self._faults.on_failed(broker_name, self.now_ms(), is_reachable=True)
-        self._refresh_soon(topic)
+    def on_failure(self, topic: str, broker_name: str, error: KourouError) -> None:
+        """Note a failed request to a broker.
+
+        It is avoided for some seconds if it did not answer, and its new address is looked up if it
+        may have been replaced.
+        """
+        if isinstance(error, TransportError):
+            self._faults.on_failed(broker_name, self.now_ms(), is_reachable=True)
+            self._refresh_soon(topic)
+        else:
+            self.routes.on_failure(topic, error)
+
+    async def at_broker(
+        self,
+        topic: str,
+        broker_name: str,
+        request: Callable[[str], Awaitable[T]],
+        *,
+        is_repeatable: bool = True,
+    ) -> T:
+        """Make a request to a broker, and again to the next master of a broker that is replaced.
+
+        Args:
+            topic: whose route is used.
+            broker_name: the broker.
+            request: makes the request to an address.
+            is_repeatable: it has the same effect when it is executed twice.
+
+        Raises:
+            KourouError: as the request.
+        """
+        for number in range(1, _TRIES_MAX + 1):
+            address = await self.address(topic, broker_name)
+            try:
+                return await request(address)
+            except KourouError as error:
+                self.on_failure(topic, broker_name, error)
+                if number == _TRIES_MAX:
+                    raise
+                if is_repeatable and isinstance(error, ConnectionLostError):
+                    continue  # so end the connections of a broker that changes its role
+                if is_not_served(error) and await self._is_replaced(topic, broker_name, address):
+                    continue
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    async def _is_replaced(self, topic: str, broker_name: str, address: str) -> bool:
+        """Return whether a broker has another master than that at an address.
+
+        Waits for it if another replica can become master.
+        """
+
+        def has_master(route: TopicRoute) -> bool:
+            return route.master_address(broker_name) not in (None, address)
+
+        route = self.routes.cached(topic)
+        if self.is_local or route is None or not route.is_replicated(broker_name):
+            return False
+        return await self._await_route(topic, has_master)
+
+    async def _await_route(self, topic: str, is_wanted: Callable[[TopicRoute], bool]) -> bool:
+        """Look up a route until it is as wanted; return False if it is not in time."""
+        if self._waiting >= _MASTER_WAITS_MAX:
+            return False
+        end_s = self._now_s() + MASTER_WAIT_S
+        self._waiting += 1
+        try:
+            while True:
+                with suppress(KourouError):
+                    if is_wanted(await self.routes.refresh(topic, end_s - self._now_s())):
+                        return True
+                if self._now_s() + _MASTER_PAUSE_S >= end_s:
+                    return False
+                await asyncio.sleep(_MASTER_PAUSE_S)
+        finally:
+            self._waiting -= 1
 
     def _refresh_soon(self, topic: str) -> None:
         self._note_refresh(topic)

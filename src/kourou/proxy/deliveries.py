@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
+from functools import partial
 from typing import Final
 
 from kourou.client import calls_pop
 from kourou.client.pop_result import PoppedMessage
 from kourou.errors import KourouError
-from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import raise_for_response, request
 from kourou.protocol.popping.headers import BatchAck, encode_batch_acks
 from kourou.protocol.popping.receipt_handles import ReceiptHandle
@@ -21,7 +22,7 @@ from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
 from kourou.proxy.pb import v2
 from kourou.proxy.receipts import send_back_offset
-from kourou.proxy.status import error_status, ok, response_status
+from kourou.proxy.status import error_status, ok
 from kourou.remoting.pool import ConnectionPool
 
 log = logging.getLogger(__name__)
@@ -47,8 +48,9 @@ class Deliveries:
         Raises:
             KourouError: the broker did not.
         """
-        address = await self._cluster.address(topic, receipt.broker_name)
-        await _ack(pool, address, topic, group, receipt)
+        await self._cluster.at_broker(
+            topic, receipt.broker_name, lambda at: _ack(pool, at, topic, group, receipt)
+        )
 
     async def ack_all(
         self,
@@ -59,18 +61,18 @@ class Deliveries:
         receipts: list[ReceiptHandle],
     ) -> v2.Status:
         """Acknowledge messages of one broker; return the status for all of them."""
+
+        async def batch_ack(address: str, acks: list[BatchAck]) -> None:
+            command = request(RequestCode.BATCH_ACK_MESSAGE, body=encode_batch_acks(broker, acks))
+            raise_for_response(await pool.request(address, command, REQUEST_TIMEOUT_S))
+
         try:
-            address = await self._cluster.address(topic, broker)
             if len(receipts) == 1 or not all(map(_is_batchable, receipts)):
                 for receipt in receipts:
-                    await _ack(pool, address, topic, group, receipt)
+                    await self.ack(pool, topic, group, receipt)
             else:
                 for acks in calls_pop.requests_of(_batched(topic, group, receipts)):
-                    body = encode_batch_acks(broker, acks)
-                    command = request(RequestCode.BATCH_ACK_MESSAGE, body=body)
-                    answer = await pool.request(address, command, REQUEST_TIMEOUT_S)
-                    if answer.code != ResponseCode.SUCCESS:
-                        return response_status(answer.code, answer.remark)
+                    await self._cluster.at_broker(topic, broker, partial(batch_ack, acks=acks))
         except KourouError as error:
             return error_status(error)
         return ok()
@@ -98,18 +100,21 @@ class Deliveries:
         Raises:
             KourouError: the broker did not.
         """
-        address = await self._cluster.address(topic, receipt.broker_name)
-        return await calls_pop.change_receipt(
-            pool,
-            address,
-            group,
-            receipt.real_topic(topic, group),
-            receipt,
-            receipt.offset or 0,
-            invisible_ms,
-            is_counted=not suspend,
-            timeout_s=REQUEST_TIMEOUT_S,
-        )
+
+        def change(address: str) -> Awaitable[ReceiptHandle]:
+            return calls_pop.change_receipt(
+                pool,
+                address,
+                group,
+                receipt.real_topic(topic, group),
+                receipt,
+                receipt.offset or 0,
+                invisible_ms,
+                is_counted=not suspend,
+                timeout_s=REQUEST_TIMEOUT_S,
+            )
+
+        return await self._cluster.at_broker(topic, receipt.broker_name, change)
 
     async def dead_letter(
         self,
@@ -124,7 +129,6 @@ class Deliveries:
         Raises:
             KourouError: the broker did not.
         """
-        address = await self._cluster.address(topic, receipt.broker_name)
         header = ConsumerSendMsgBackRequestHeader(
             send_back_offset(receipt),
             group,
@@ -134,9 +138,13 @@ class Deliveries:
             max_reconsume_times=0,
             broker_name=receipt.broker_name,
         )
-        command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-        raise_for_response(await pool.request(address, command, REQUEST_TIMEOUT_S))
-        await _ack(pool, address, topic, group, receipt)
+
+        async def send_back(address: str) -> None:
+            command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+            raise_for_response(await pool.request(address, command, REQUEST_TIMEOUT_S))
+
+        await self._cluster.at_broker(topic, receipt.broker_name, send_back)
+        await self.ack(pool, topic, group, receipt)
 
     async def attempt(self, request_made: Awaitable[object]) -> None:
         """Await a request whose failure only delays what it does until the next delivery."""

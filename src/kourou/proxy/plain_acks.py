@@ -27,7 +27,7 @@ import msgspec
 from kourou.errors import KourouError, MalformedHeaderError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.route import TopicRoute
-from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, raise_for_response, request
 from kourou.protocol.frame import HEADER_AT, bare_frame_end, frame_of, header_template
 from kourou.protocol.popping.headers import AckMessageRequestHeader
@@ -40,7 +40,7 @@ from kourou.proxy.metadata import client_of
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.pb.v2 import Code
-from kourou.proxy.status import error_status, ok, status
+from kourou.proxy.status import error_status, is_not_served, ok, status
 from kourou.proxy.varints import encode_varint, read_varint
 from kourou.remoting.connection import Connection
 from kourou.remoting.pending import PendingRequest
@@ -198,14 +198,13 @@ class PlainAck(PendingRequest[None]):
 
     def on_answer(self, answer: RemotingCommand) -> None:
         """Handle an answer that `complete_acks` has left: refusals, mostly."""
-        if answer.code == ResponseCode.GO_AWAY:  # it was not served
-            if self.call.is_active:
-                self.acks.in_general(self.call, self.data)
-            return
         try:
             raise_for_response(answer)
         except KourouError as error:
-            self._fail(error)
+            if not is_not_served(error):
+                self._fail(error)
+            elif self.call.is_active:
+                self.acks.in_general(self.call, self.data)
         else:
             self.succeed()
 

@@ -20,7 +20,7 @@ from kourou.errors import KourouError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute, publish_queues
-from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
 from kourou.protocol.frame import HEADER_AT, bare_frame_end
 from kourou.proxy.call_counts import CallCounts
@@ -31,7 +31,7 @@ from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code
 from kourou.proxy.plain_requests import Shapes, read_plain
 from kourou.proxy.queue_choice import Turns, consistent_hash
-from kourou.proxy.status import ok, status
+from kourou.proxy.status import is_not_served, ok, status
 from kourou.proxy.varints import encode_varint
 from kourou.remoting.connection import Connection
 from kourou.remoting.pending import PendingRequest
@@ -94,7 +94,7 @@ class Brokers(Protocol):
 
     def known_route(self, topic: str) -> TopicRoute | None: ...
 
-    def on_broker_failed(self, topic: str, broker_name: str) -> None: ...
+    def on_failure(self, topic: str, broker_name: str, error: KourouError) -> None: ...
 
 
 class _Target(NamedTuple):
@@ -141,21 +141,24 @@ class PlainSend(PendingRequest[None]):
 
     def on_answer(self, answer: RemotingCommand) -> None:
         """Handle an answer that `complete_stored` has left: refusals, mostly."""
-        if answer.code == ResponseCode.GO_AWAY:  # it was not served
-            if self.call.is_active:
-                self.sends.in_general(self.call, self.data)
-            return
         try:
             entry = send_result(answer, self.message_id.decode())
         except KourouError as error:
-            self._fail(error)
+            self._on_refused(error)
             return
         code = entry.status.code
         response = v2.SendMessageResponse(status=status(code), entries=[entry])
         self._reply(response.SerializeToString(), code)
 
+    def _on_refused(self, error: KourouError) -> None:
+        self.sends.brokers.on_failure(self.queue.topic, self.queue.broker_name, error)
+        if not is_not_served(error):
+            self._fail(error)
+        elif self.call.is_active:
+            self.sends.in_general(self.call, self.data)
+
     def on_failure(self, error: TransportError) -> None:
-        self.sends.brokers.on_broker_failed(self.queue.topic, self.queue.broker_name)
+        self.sends.brokers.on_failure(self.queue.topic, self.queue.broker_name, error)
         self._fail(error)  # the broker may have stored the message
 
     def _fail(self, error: Exception) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from kourou.client import calls_pop
 from kourou.client.pop_result import PoppedMessage, PopResult, popped_offset
-from kourou.errors import ClosedError, ConnectionLostError, KourouError, TransportError
+from kourou.errors import ClosedError, ConnectionLostError, KourouError
 from kourou.http2.calls import Call
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.checks import CallLimits, check_group, check_invisible, check_topic, polling_ms
@@ -162,9 +162,9 @@ class Receives:
         )
         try:
             result = await client.pops.run(stream, address, pop)
-        except TransportError:
+        except KourouError as error:
             if self._is_wanted(stream.call):  # else this proxy has closed the connection
-                self._cluster.on_broker_failed(topic, broker)
+                self._cluster.on_failure(topic, broker, error)
             raise
         if group is None:
             group = await self._cluster.metadata.group(name) or SubscriptionGroup(name)

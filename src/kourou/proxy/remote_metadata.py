@@ -69,13 +69,12 @@ class RemoteMetadata:
     async def _load_topic(self, topic: str) -> TopicConfig | None:
         try:
             route = await self._routes.get(topic, _TIMEOUT_S)
+            if not any(MASTER_ID in broker.broker_addrs for broker in route.broker_datas):
+                route = await self._routes.refresh(topic, _TIMEOUT_S)
         except NoRouteError:
             return None
-        addresses = [
-            broker.broker_addrs[MASTER_ID]
-            for broker in route.broker_datas
-            if MASTER_ID in broker.broker_addrs
-        ]
+        names = [broker.broker_name for broker in route.broker_datas]
+        addresses = [address for name in names if (address := route.any_address(name))]
 
         async def query(address: str) -> TopicConfig:
             header = GetTopicConfigRequestHeader(topic)
@@ -91,7 +90,9 @@ class RemoteMetadata:
             return decode_subscription_group(await self._body(address, command))
 
         addresses = {address for _, address in self._routes.masters().values()}
-        return await self._first(sorted(addresses), query, GroupNotFoundError)
+        # While the next masters are elected, slaves know the groups, too.
+        known = addresses or self._routes.broker_addresses(masters_only=False)
+        return await self._first(sorted(known), query, GroupNotFoundError)
 
     async def _body(self, address: str, command: RemotingCommand) -> bytes:
         answer = await self._pool.request(address, command, _TIMEOUT_S)

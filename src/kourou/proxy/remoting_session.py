@@ -16,7 +16,7 @@ from typing import Any, Final
 from kourou.errors import RemoteError, TransportError
 from kourou.protocol.clients import HeartbeatData, NotifyConsumerIdsChangedRequestHeader
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import RemotingCommand, request, response
+from kourou.protocol.command import RemotingCommand, raise_for_response, request, response
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
 from kourou.proxy.member_messages import LocalMember
 from kourou.remoting.connection import Connection, Request
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 BROKER_NAME: Final = "bname"
 _TRANSACTION_ID: Final = "transactionId"
 _TRANSACTIONS_MAX: Final = 10_000
+_BY_SLAVES: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+"""Codes with which a master that has been replaced refuses what only masters do."""
 _BROKER_REQUESTS: Final = (
     RequestCode.CHECK_TRANSACTION_STATE,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
@@ -78,9 +80,14 @@ class RemotingSession:
                 await self._pool.oneway(address, copied(command), timeout_s)
                 return None
             answer = await self._pool.request(address, copied(command), timeout_s)
-        except TransportError:
-            self._cluster.on_broker_failed(broker_name, broker_name)
+        except TransportError as error:
+            self._cluster.on_failure(broker_name, broker_name, error)
             raise
+        if answer.code in _BY_SLAVES:
+            try:
+                raise_for_response(answer)
+            except RemoteError as error:
+                self._cluster.on_failure(broker_name, broker_name, error)
         transaction_id = answer.ext_fields.get(_TRANSACTION_ID)
         if transaction_id:
             self._remember(transaction_id, broker_name)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from kourou.client.calls_send import Outgoing, recalled_id, send_command
-from kourou.errors import CallRefusedError, ConnectFailedError, TransportError
+from kourou.errors import CallRefusedError, KourouError
 from kourou.http2.calls import Call
 from kourou.model import properties as names
 from kourou.model import sysflag
@@ -54,7 +55,7 @@ from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code, TransactionResolution, TransactionSource
 from kourou.proxy.plain_sends import DEFAULT_QUEUES
 from kourou.proxy.queue_choice import Turns, ordering_key, sending_queue
-from kourou.proxy.status import combined_status, ok
+from kourou.proxy.status import combined_status, is_not_served, ok
 from kourou.remoting.connection import Request
 
 TRANSACTION_S: Final = 30.0
@@ -156,17 +157,24 @@ class Sends:
             queues = self._cluster.available(queues)
         while True:
             queue = sending_queue(queues, key, self.turns.take())
+            others = [one for one in queues if one.broker_name != queue.broker_name]
+            if key or not others:
+                return await self._cluster.at_broker(
+                    topic, queue.broker_name, partial(self._store, queue, sent), is_repeatable=False
+                )
             try:
-                return await self._store(queue, sent)
-            except TransportError as error:
-                self._cluster.on_broker_failed(topic, queue.broker_name)
-                queues = [one for one in queues if one.broker_name != queue.broker_name]
+                address = await self._cluster.address(topic, queue.broker_name)
+                return await self._store(queue, sent, address)
+            except KourouError as error:
+                self._cluster.on_failure(topic, queue.broker_name, error)
                 # After any other error, the broker may have stored the message.
-                if key or not queues or not isinstance(error, ConnectFailedError):
+                if not is_not_served(error):
                     raise
+            queues = others
 
-    async def _store(self, queue: MessageQueue, sent: list[SentMessage]) -> v2.SendResultEntry:
-        address = await self._cluster.address(queue.topic, queue.broker_name)
+    async def _store(
+        self, queue: MessageQueue, sent: list[SentMessage], address: str
+    ) -> v2.SendResultEntry:
         first = sent[0]
         outgoing = _outgoing(queue.topic, sent)
         command = send_command(
@@ -235,13 +243,15 @@ class Sends:
         check_topic(topic)
         check_type(await self._cluster.metadata.topic_type(topic), "DELAY")
         handle = decode_recall_handle(asked.recall_handle)
-        address = await self._cluster.address(topic, handle.broker_name)
         header = RecallMessageRequestHeader(topic, asked.recall_handle, topic)
-        command = request(RequestCode.RECALL_MESSAGE, header)
-        answer = await self._cluster.pool.request(address, command, REQUEST_TIMEOUT_S)
-        return v2.RecallMessageResponse(
-            status=ok(), message_id=recalled_id(answer, handle.broker_name)
-        )
+
+        async def recall(address: str) -> str:
+            command = request(RequestCode.RECALL_MESSAGE, header)
+            answer = await self._cluster.pool.request(address, command, REQUEST_TIMEOUT_S)
+            return recalled_id(answer, handle.broker_name)
+
+        recalled = await self._cluster.at_broker(topic, handle.broker_name, recall)
+        return v2.RecallMessageResponse(status=ok(), message_id=recalled)
 
 
 def _reconsume_times(topic: str, first: SentMessage) -> int:

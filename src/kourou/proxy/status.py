@@ -13,10 +13,15 @@ from typing import Final
 
 from kourou.errors import (
     CallRefusedError,
+    ConnectFailedError,
     FilterSyntaxError,
+    GoAwayError,
+    KourouError,
     NoRouteError,
     RemoteError,
     RequestTimeoutError,
+    ServiceNotAvailableError,
+    SystemBusyError,
     TooManyRequestsError,
 )
 from kourou.protocol.codes import ResponseCode
@@ -52,6 +57,17 @@ _BY_ERROR: Final[tuple[tuple[type[Exception], Code], ...]] = (
     (FilterSyntaxError, Code.ILLEGAL_FILTER_EXPRESSION),
 )
 """Status by class of an error that is no answer of a broker."""
+
+_NOT_SERVED: Final = (ConnectFailedError, GoAwayError, NoRouteError, ServiceNotAvailableError)
+_REJECTED: Final = "[REJECTREQUEST]"
+"""Begin of the remark of a slave, of Kourou as of RocketMQ, that refuses what only masters do."""
+
+
+def is_not_served(error: KourouError) -> bool:
+    """Return whether a broker did nothing, and another one, or its next master, can serve."""
+    if isinstance(error, SystemBusyError):
+        return error.remark.startswith(_REJECTED)
+    return isinstance(error, _NOT_SERVED)
 
 
 def status(code: int, text: str | None = None) -> v2.Status:
