@@ -35,7 +35,6 @@ SHARDS = {
     "kourou.properties_file": "a file format",
     "kourou.store.tools.adopt": "a tool of its own, as the others of its directory",
     "kourou.supervising.etcd_child": "a program of its own",
-    "kourou.supervising.member_options": "pure, with the options and settings of other programs",
     "kourou.proxy.local_metadata": "needs the broker of the process, unlike the proxy",
     "kourou.proxy.pb.health": "messages of one package, with a generated stub",
     "kourou.proxy.pb.reflection_v1": "likewise",

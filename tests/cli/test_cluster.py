@@ -371,7 +371,7 @@ def test_screen_fits_80_columns_with_short_paths() -> None:
     ]
     lines = screen_lines(
         {"version": "0.1.0", "directory": "/srv/c", "namesrv": topology.namesrv}
-        | {"controllers": None}
+        | {"controllers": None, "grpc": None}
         | {"replicas": 2, "in_sync_replicas": 2, "flush_disk_type": "SYNC_FLUSH"}
         | {"members": members}
     )

@@ -18,16 +18,19 @@ from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.producer import Producer
 from kourou.disk import OsDisk
 from kourou.model.message import Message
+from kourou.proxy.pb import v2
+from kourou.remoting.network import TcpNetwork, parse_address
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
 from kourou.testing.process import Outcome, run_command, start_command
 from tests.local_clusters import PATIENCE_S, LocalCluster, wait_until
+from tests.proxy.grpc_client import GrpcClient
 from tests.replica_stores import log_of
 from tests.store.rig import draft
 
 pytestmark = pytest.mark.slow
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
-START = "cluster --brokers 2 --replicas 2 --dir ./cluster"
+START = "cluster --brokers 2 --replicas 2 --proxies 1 --dir ./cluster"
 
 
 def commands_of(section: str) -> list[str]:
@@ -69,6 +72,18 @@ def bodies(received: str) -> set[int]:
     return {json.loads(json.loads(line)["body"])["id"] for line in received.splitlines()}
 
 
+async def send_by_grpc(address: str) -> None:
+    """Send a message by gRPC."""
+    client = await GrpcClient.connect(TcpNetwork(), parse_address(address), {"x-mq-client-id": "p"})
+    properties = v2.SystemProperties(message_id=f"{1:034d}", born_host="test")
+    message = v2.Message(
+        topic=v2.Resource(name="orders"), system_properties=properties, body=b'{"id": 19}'
+    )
+    answer = await client.call("SendMessage", v2.SendMessageRequest(messages=[message]))
+    assert answer.status.code == v2.Code.OK, answer
+    client.close()
+
+
 def start(directory: Path, words: list[str]) -> subprocess.Popen[str]:
     """Start the cluster on free ports; return when it has shown its screen."""
     process = start_command(*words, "--namesrv-port", "0", cwd=directory)
@@ -95,14 +110,15 @@ def test_commands_of_the_page_work_in_their_order(
         shown = [shell(line, environ) for line in commands_of("Topics, sends, consumers")]
         assert bodies(shown[2]) == {17}
         assert {"broker-a", "broker-b"} <= set(shown[3].split())
+        asyncio.run(send_by_grpc(f"127.0.0.1:{members[-1]['port']}"))
 
         state, _ = (shell(line, environ) for line in commands_of("State"))
-        assert state.count("  ok\n") == 7
+        assert state.count("  ok\n") == 8
 
         kill, *others = commands_of("Kill a process")
         shell(kill, environ)
         _, received = (shell(line, environ) for line in others)
-        assert bodies(received) == {17, 18}
+        assert len(bodies(received) & {17, 18, 19}) == 2
     finally:
         stop(process)
 

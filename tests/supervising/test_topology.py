@@ -79,6 +79,7 @@ def test_port_of_the_name_server_in_use_is_refused() -> None:
         ({"brokers": 1, "replicas": 0}, "--replicas is 0; it must be 1 to 5: it counts the copies"),
         ({"brokers": 1, "namesrvs": 10}, "--namesrvs is 10; it must be 1 to 9"),
         ({"brokers": 1, "controllers": 10}, "--controllers is 10; it must be 0 to 9: 0 means"),
+        ({"brokers": 1, "proxies": 10}, "--proxies is 10; it must be 0 to 9: each serves all"),
     ],
 )
 def test_number_out_of_range_is_refused(numbers: dict[str, int], text: str) -> None:
@@ -174,9 +175,26 @@ def test_in_sync_set_has_two_members_unless_it_could_not_lose_one(
     assert settings_of(found, "broker-a-1")["KOUROU_BROKER_MIN_IN_SYNC_REPLICAS"] == least
 
 
+def test_proxies_start_last_and_stop_first() -> None:
+    shape = Shape(brokers=1, replicas=2, namesrvs=2, proxies=2)
+    found = create_topology(shape, 0, lambda _: True, Random(1))
+    proxies = found.of_role(Role.PROXY)
+    words, settings = member_options(found, proxies[0], "/d", "x.conf")
+
+    assert str(shape).endswith("--proxies 2")
+    assert found.start_groups(in_order=False)[-1] == ("proxy-1", "proxy-2")
+    assert found.stop_groups()[0] == ("proxy-1", "proxy-2")
+    assert found.proxies == ";".join(proxy.address for proxy in proxies)
+    assert decode_topology(encode_topology(found)) == found
+    assert words[:4] == ["serve", "proxy", "--namesrv", found.namesrv]
+    assert words[words.index("--grpc-port") + 1] == str(proxies[0].port)
+    assert settings == {"KOUROU_PROXY_HOME": "/d"}, "the certificate is in its own directory"
+
+
 def test_file_of_a_cluster_without_controllers_is_read() -> None:
     found = json.loads(encode_topology(topology()))
     del found["controllers"]
+    del found["proxies"]
     for member in found["members"]:
         del member["peer_port"]
 

@@ -76,6 +76,12 @@ _Controllers = Annotated[
         "or 0]",
     ),
 ]
+_Proxies = Annotated[
+    int | None,
+    typer.Option(
+        metavar="P", help="Proxies, which serve gRPC clients.  [default: those of DIR, or 0]"
+    ),
+]
 _Namesrvs = Annotated[
     int | None, typer.Option(metavar="M", help="Name servers.  [default: those of DIR, or 1]")
 ]
@@ -136,6 +142,7 @@ def cluster(
     replicas: _Replicas = None,
     controllers: _Controllers = None,
     namesrvs: _Namesrvs = None,
+    proxies: _Proxies = None,
     directory: ClusterDir = None,
     namesrv_port: _NamesrvPort = int(NAMESRV_DEFAULT.rpartition(":")[2]),
     config: _Config = None,
@@ -148,7 +155,7 @@ def cluster(
         refuse_options(context)
         return
     given = {"brokers": brokers, "replicas": replicas, "namesrvs": namesrvs}
-    given["controllers"] = controllers
+    given |= {"controllers": controllers, "proxies": proxies}
     start_cluster(
         directory,
         {name: number for name, number in given.items() if number is not None},

@@ -20,6 +20,7 @@ import typer
 from kourou import __version__
 from kourou.cli import output
 from kourou.cli.exits import FAILED, INTERRUPTED, print_stderr
+from kourou.cli.serve_grpc import missing_packages
 from kourou.clock import SystemClock
 from kourou.disk import require_file_calls
 from kourou.errors import UsageError
@@ -38,7 +39,7 @@ from kourou.supervising.topology import (
 )
 
 HELP: Final = """\
-Run a cluster on this machine until Ctrl-C: name servers, brokers, controllers, each in a process.
+Run a cluster on this machine until Ctrl-C: name servers, brokers, controllers, proxies.
 
 \b
 --brokers N is also how one machine's cores are used: each broker uses one
@@ -47,7 +48,7 @@ process that ends is started again. DIR holds the ports, stores and logs.
 With --controllers, a master that is lost is replaced by one of its
 replicas; several controllers need the program etcd. Without, masters are
 fixed: while one is down, its queues accept no sends, until it is started
-again.
+again. With --proxies, gRPC clients (RocketMQ's 5.x SDKs) are served, too.
 
 \b
 Examples:
@@ -94,7 +95,9 @@ def start_cluster(
     if config is not None and not config.is_file():
         raise UsageError(f"--config {config} is not a file")
     files = ClusterDirectory(directory)
-    Shape(**{"brokers": 1, **wanted})  # refused before a directory is created
+    shape = Shape(**{"brokers": 1, **wanted})  # refused before a directory is created
+    if shape.proxies and (missing := missing_packages()):
+        raise UsageError(missing)
     with files.locked():
         topology = files.settle(
             wanted,
@@ -234,6 +237,7 @@ class _Events:
             "directory": str(self._files.path),
             "namesrv": self._topology.namesrv,
             "controllers": self._topology.controllers or None,
+            "grpc": self._topology.proxies or None,
             "replicas": shape.replicas,
             "in_sync_replicas": shape.in_sync_replicas,
             "flush_disk_type": _ASYNC if _ASYNC in flushes else "SYNC_FLUSH",
@@ -266,8 +270,9 @@ class _Events:
         elif event == "cluster.stopped":
             output.print_line("Stopped.")
         elif event == "cluster.stopping":
+            first = "proxies, then masters" if self._topology.shape.proxies else "masters"
             last = "controllers and name servers" if self.elected else "name servers"
-            output.print_line(f"Stopping: masters, then slaves, then {last}.")
+            output.print_line(f"Stopping: {first}, then slaves, then {last}.")
         elif event == "master.lost":
             output.print_line(f"{fields['broker']} has no master")
         elif event == "master.elected":
@@ -333,6 +338,7 @@ def screen_lines(ready: Mapping[str, Any]) -> list[str]:
     labelled = (
         ("Name servers", ready["namesrv"]),
         *([("Controllers", ready["controllers"])] if ready["controllers"] else []),
+        *([("gRPC clients", ready["grpc"])] if ready["grpc"] else []),
         ("Directory", ready["directory"]),
         ("Promise", promise_text(ready)),
         ("", _failover_text(ready)),

@@ -21,7 +21,9 @@ from kourou.cli.exits import FAILED, OK, UNREACHABLE, one_line
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.errors import KourouError, UsageError
+from kourou.http2 import frames
 from kourou.protocol.brokers import HARuntimeInfo
+from kourou.remoting.network import parse_address
 from kourou.supervising.directory import ClusterDirectory
 from kourou.supervising.etcd_child import is_serving
 from kourou.supervising.topology import Role
@@ -30,8 +32,9 @@ HELP: Final = """\
 Show masters and slaves with the ends of their logs, and exit with a code.
 
 \b
-With --dir, of a cluster that `kourou cluster` runs: also its name servers
-and controllers, the PIDs of its processes, and how often each was started.
+With --dir, of a cluster that `kourou cluster` runs: also its name servers,
+controllers and proxies, the PIDs of its processes, and how often each was
+started.
 Otherwise, of the brokers that are registered with --namesrv, Kourou's or
 RocketMQ's.
 
@@ -61,7 +64,8 @@ class Server:
 
     Attributes:
         name: the broker name, or the name of another server.
-        role: namesrv, etcd, controller, master or slave; replica: a broker whose role is not known.
+        role: namesrv, proxy, etcd, controller, master or slave; replica: a broker whose role is not
+            known.
         id: the broker id; None for another server.
         pid, starts: by the supervisor; None without it.
         epoch: the newest epoch of its log; None if controllers do not decide its role.
@@ -217,6 +221,9 @@ async def _facts(admin: AdminClient, server: Server, timeout_s: float) -> Server
     if server.role == Role.CONTROLLER.value:
         await admin.controller_leader(server.address)
         return server
+    if server.role == Role.PROXY.value:
+        serves = await answers_http2(server.address)
+        return server if serves else replace(server, problem=f"{_DOWN}: it does not answer")
     status = await admin.ha_status(server.address)
     if server.minimum is None:
         server = _with_config(server, await admin.broker_config(server.address))
@@ -226,6 +233,20 @@ async def _facts(admin: AdminClient, server: Server, timeout_s: float) -> Server
         epoch = epochs[-1].epoch if epochs else None
         server = replace(server, role=role.value, epoch=epoch)
     return with_status(server, status)
+
+
+async def answers_http2(address: str) -> bool:
+    """Return whether a server answers the first bytes of a gRPC client."""
+    try:
+        reader, writer = await asyncio.open_connection(*parse_address(address))
+        try:
+            writer.write(frames.PREFACE + frames.FRAME_HEAD.pack(0, 0, frames.SETTINGS, 0, 0))
+            head = await reader.readexactly(frames.HEAD_BYTES)
+        finally:
+            writer.close()
+    except (OSError, EOFError):
+        return False
+    return bool(frames.FRAME_HEAD.unpack(head)[2] == frames.SETTINGS)
 
 
 def _with_config(server: Server, config: Mapping[str, str]) -> Server:

@@ -33,9 +33,16 @@ from kourou.cli.options import (
     LogLevel,
     NoTls,
     ReadyJson,
+    StopAtEof,
 )
 from kourou.cli.own_certificate import RENEWAL_INTERVAL_MS, OwnCertificate, with_certificate
-from kourou.cli.process import default_log_level, limit_gc_pauses, run_loop, stop_on_signals
+from kourou.cli.process import (
+    default_log_level,
+    limit_gc_pauses,
+    run_loop,
+    stop_at_stdin_end,
+    stop_on_signals,
+)
 from kourou.cli.serve_grpc import ALPN, missing_packages, proxy_labels
 from kourou.client.namesrv_addr import parse_namesrv_addr
 from kourou.clock import Clock
@@ -211,10 +218,13 @@ def proxy(
     config: _Config = None,
     log_level: LogLevel = None,
     ready_json: ReadyJson = False,
+    stop_at_eof: StopAtEof = False,
 ) -> None:
     """Read the options and serve."""
     require_file_calls("`kourou serve proxy`")
     logs.configure(log_level or default_log_level())
+    if stop_at_eof:
+        stop_at_stdin_end()
     flags = {
         "namesrv_addr": name_server,
         "listen": listen,

@@ -32,8 +32,12 @@ def member_options(
     """
     if member.role is Role.ETCD:
         return _etcd_words(member, directory), {}
-    common = ["--listen", HOST, "--port", str(member.port), "--ready-json", "--stop-at-eof"]
-    common += ["--log-level", "info"]
+    common = ["--listen", HOST, "--ready-json", "--stop-at-eof", "--log-level", "info"]
+    if member.role is Role.PROXY:
+        common += ["--grpc-port", str(member.port), "--console-port", str(member.console_port)]
+        words = ["serve", "proxy", "--namesrv", topology.namesrv, "--no-remoting", *common]
+        return words, {"KOUROU_PROXY_HOME": directory}
+    common += ["--port", str(member.port)]
     if member.role is Role.NAMESRV:
         return ["serve", "namesrv", "--dir", directory, "--no-tls", *common], {}
     common += ["--console-port", str(member.console_port)]

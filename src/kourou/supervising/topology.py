@@ -1,6 +1,7 @@
 """The processes of a cluster on one machine: names, roles and ports. Pure.
 
     namesrv-1, namesrv-2, ...   name servers
+    proxy-1, proxy-2, ...       proxies for gRPC clients
     broker-a, broker-b, ...     masters, each with the broker name of the same text
     broker-a-1, broker-a-2, ... slaves of broker-a, with these broker ids
 
@@ -33,6 +34,7 @@ BROKERS_MAX: Final = 26
 REPLICAS_MAX: Final = 5
 NAMESRVS_MAX: Final = 9
 CONTROLLERS_MAX: Final = 9
+PROXIES_MAX: Final = 9
 _PORTS: Final = range(20_000, 32_000)
 """Linux assigns ports from 32,768 on to outgoing connections, macOS from 49,152 on."""
 _PORT_DISTANCE: Final = 4
@@ -47,6 +49,7 @@ class Role(Enum):
     """The part of a process in the cluster."""
 
     NAMESRV = "namesrv"
+    PROXY = "proxy"
     ETCD = "etcd"
     CONTROLLER = "controller"
     MASTER = "master"
@@ -64,6 +67,7 @@ class Shape:
         replicas: copies of each message, the master's included.
         namesrvs: name servers.
         controllers: they elect the masters; 0: masters are fixed.
+        proxies: they serve gRPC clients.
 
     Raises:
         UsageError: a number is out of its range.
@@ -73,6 +77,7 @@ class Shape:
     replicas: int = 1
     namesrvs: int = 1
     controllers: int = 0
+    proxies: int = 0
 
     def __post_init__(self) -> None:
         _check("--brokers", self.brokers, BROKERS_MAX, "start more clusters for more")
@@ -84,6 +89,7 @@ class Shape:
         )
         _check("--namesrvs", self.namesrvs, NAMESRVS_MAX, "one or two suffice on one machine")
         _check("--controllers", self.controllers, CONTROLLERS_MAX, "0 means fixed masters", least=0)
+        _check("--proxies", self.proxies, PROXIES_MAX, "each serves all brokers", least=0)
 
     @property
     def in_sync_replicas(self) -> int:
@@ -100,7 +106,9 @@ class Shape:
 
     def __str__(self) -> str:
         text = f"--brokers {self.brokers} --replicas {self.replicas} --namesrvs {self.namesrvs}"
-        return f"{text} --controllers {self.controllers}" if self.controllers else text
+        for name, number in (("controllers", self.controllers), ("proxies", self.proxies)):
+            text += f" --{name} {number}" if number else ""
+        return text
 
 
 def _check(option: str, value: int, most: int, remedy: str, *, least: int = 1) -> None:
@@ -119,7 +127,7 @@ class Member:
         broker_id: 0 for a master. Of a replica, the id that controllers assign if the replicas
             start in their order, as they do at first.
         ha_port: of a master with slaves, and of a replica, for slaves; else 0.
-        console_port: of a broker or controller, for /metrics; else 0.
+        console_port: of a broker, controller or proxy, for /metrics; else 0.
         peer_port: of etcd, which also listens for other members; else 0.
     """
 
@@ -146,7 +154,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Topology:
-    """The processes of a cluster: name servers, controllers, then each set of brokers."""
+    """The processes of a cluster: name servers, controllers, each set of brokers, then proxies."""
 
     shape: Shape
     members: tuple[Member, ...]
@@ -169,6 +177,11 @@ class Topology:
         """The addresses of the controllers, as brokers take them; empty without."""
         return ";".join(member.address for member in self.of_role(Role.CONTROLLER))
 
+    @property
+    def proxies(self) -> str:
+        """The addresses for gRPC clients, as they take them; empty without proxies."""
+        return ";".join(member.address for member in self.of_role(Role.PROXY))
+
     def sets(self) -> dict[str, tuple[Member, ...]]:
         """Return the members of each set of brokers, by broker name."""
         names = dict.fromkeys(member.broker for member in self.members if member.broker)
@@ -186,11 +199,16 @@ class Topology:
         ids = sorted({member.broker_id for member in brokers}) if in_order else []
         ordered = [tuple(m.name for m in brokers if m.broker_id == number) for number in ids]
         together = tuple(member.name for member in brokers)
-        return [first, self.names(Role.CONTROLLER), *(ordered or [together])]
+        proxies = self.names(Role.PROXY)
+        groups = [first, self.names(Role.CONTROLLER), *(ordered or [together])]
+        return [*groups, proxies] if proxies else groups
 
     def stop_groups(self) -> list[tuple[str, ...]]:
-        """Return the names in the order of the stop, in which elected masters are not first."""
-        roles = ((Role.MASTER,), (Role.SLAVE, Role.REPLICA), (Role.CONTROLLER,))
+        """Return the names in the order of the stop, in which elected masters are not first.
+
+        Proxies come first: they end the calls in progress, and release what clients hold.
+        """
+        roles = ((Role.PROXY,), (Role.MASTER,), (Role.SLAVE, Role.REPLICA), (Role.CONTROLLER,))
         return [self.names(*group) for group in (*roles, (Role.NAMESRV, Role.ETCD))]
 
     def master_of(self, slave: Member) -> Member:
@@ -238,6 +256,10 @@ def create_topology(
         members += (
             _replicas(shape, name, ports) if shape.controllers else _fixed(shape, name, ports)
         )
+    members += [
+        Member(name=f"proxy-{number}", role=Role.PROXY, port=next(ports), console_port=next(ports))
+        for number in range(1, shape.proxies + 1)
+    ]
     return Topology(shape, tuple(members))
 
 
@@ -333,7 +355,7 @@ def decode_topology(text: str) -> Topology:
         )
     except (KeyError, TypeError, UsageError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    expected = shape.namesrvs + shape.controllers + shape.brokers * shape.replicas
+    expected = shape.namesrvs + shape.controllers + shape.brokers * shape.replicas + shape.proxies
     expected += any(member.role is Role.ETCD for member in members)
     if len(members) != expected or len({member.name for member in members}) != expected:
         raise ValueError(f"{len(members)} members, but {expected} by its numbers")
