@@ -29,6 +29,7 @@ from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.master import ReplicationMaster
+from kourou.broker.replication.member_group import MemberGroup
 from kourou.broker.replication.metadata_copy import FollowedTables, MetadataCopy
 from kourou.broker.replication.record_repair import RecordRepair
 from kourou.broker.replication.slave import ReplicationSlave
@@ -74,7 +75,8 @@ class Components:
     Attributes:
         context: what the components share: options, store, commit, statistics, topics and others.
         runtime, flusher, replica: the constructor's arguments.
-        pool: connections to name servers.
+        pool: connections to name servers and other brokers.
+        members: the brokers of the broker's name.
         tables: topics, groups, offsets and other tables with files of their own.
         ids_notifier: tells members of a group to rebalance.
         queue_locks: the queue locks of ordered consumers.
@@ -132,6 +134,7 @@ class Components:
         self.pool: Final = ConnectionPool(
             runtime, {}, config.limits, tls=config.transport.tls_client()
         )
+        self.members: Final = MemberGroup(config, self.pool)
         self.tables: Final = Tables(config, disk, runtime, store)
         live_config = LiveConfig(config, runtime.clock.now_ms())
         if replica is not None:
@@ -232,7 +235,12 @@ class Components:
     def _build_repair(self) -> RecordRepair:
         acknowledged = None if self.replica is None else self.replica.acknowledged
         return RecordRepair(
-            self.context.store, self.context.config, self.pool, self.runtime.offload, acknowledged
+            self.context.store,
+            self.context.config.broker_id,
+            self.members,
+            self.pool,
+            self.runtime.offload,
+            acknowledged,
         )
 
     def _build_retention(self) -> Retention:

@@ -34,6 +34,7 @@ from kourou.broker.replication.controlled_role import (
     ControllerPort,
     config_for_role,
 )
+from kourou.broker.replication.member_group import MasterWatch
 from kourou.broker.wiring import (
     build_fast_paths,
     build_handlers,
@@ -319,7 +320,17 @@ class _RunningBroker:
             lambda now: registration.announce_permission(now.broker_permission)
         )
         registration.start()
+        if is_classic_slave and config.namesrv_addr:
+            self._watch_master(registration)
         return address
+
+    def _watch_master(self, registration: Registration) -> None:
+        """Let a slave learn of its master as soon as a name server knows it."""
+        slave, config = self.components.slave, self._context.config.replication
+        assert slave is not None, "the broker is a slave"
+        watch = MasterWatch(self.components.members, slave, registration.schedule)
+        interval_ms = config.sync_broker_member_group_period_ms
+        self._periodic_tasks.start("watch master", interval_ms, watch.check)
 
     async def _start_deliveries(self) -> tuple[Address, int]:
         """Start what a master delivers by itself, and open the ports; return as `_open_ports`."""

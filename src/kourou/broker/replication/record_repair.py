@@ -16,8 +16,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from kourou.broker.config import BrokerConfig
 from kourou.broker.replication.acknowledged import Acknowledged
+from kourou.broker.replication.member_group import MemberGroup
 from kourou.errors import (
     CorruptRecordError,
     MalformedMessageError,
@@ -28,11 +28,9 @@ from kourou.errors import (
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import raise_for_response, request
-from kourou.protocol.json_records import decode_record
 from kourou.protocol.pulling import ViewMessageRequestHeader
 from kourou.protocol.record.keys import is_visible
 from kourou.protocol.record.read import read_checked
-from kourou.protocol.routes import GetBrokerMemberGroupRequestHeader, GetBrokerMemberGroupResponse
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import GetRequest, MessageStore
@@ -59,7 +57,8 @@ class RecordRepair:
     def __init__(
         self,
         store: MessageStore,
-        config: BrokerConfig,
+        broker_id: int,
+        members: MemberGroup,
         pool: ConnectionPool,
         offload: Offload,
         acknowledged: Acknowledged | None,
@@ -68,13 +67,15 @@ class RecordRepair:
 
         Args:
             store: is open.
-            config: names of the broker, its id, and the name servers.
-            pool: connections to name servers and brokers.
+            broker_id: of the broker.
+            members: finds the other brokers.
+            pool: connections to brokers.
             offload: runs reads and writes that may block.
             acknowledged: the mark of acks in controller mode.
         """
         self._store = store
-        self._config = config
+        self._me = broker_id
+        self._members = members
         self._pool = pool
         self._offload = offload
         self._acknowledged = acknowledged
@@ -178,20 +179,8 @@ class RecordRepair:
 
     async def _others(self) -> list[str]:
         """Return the addresses of the other brokers of this name, the master first."""
-        config = self._config
-        header = GetBrokerMemberGroupRequestHeader(config.cluster_name, config.broker_name)
-        for namesrv in config.namesrv_addr:
-            command = request(RequestCode.GET_BROKER_MEMBER_GROUP, header)
-            try:
-                answer = await self._pool.request(namesrv, command, _TIMEOUT_S)
-                raise_for_response(answer)
-                found = decode_record(GetBrokerMemberGroupResponse, answer.body)
-            except _REFUSALS:
-                continue
-            if found.broker_member_group is not None:
-                addresses = sorted(found.broker_member_group.broker_addrs.items())
-                return [address for number, address in addresses if number != config.broker_id]
-        return []
+        members = await self._members.ask() or {}
+        return [address for number, address in sorted(members.items()) if number != self._me]
 
 
 def checked_record(record: bytes, position: int, room: int) -> bytes:

@@ -48,6 +48,10 @@ class ReplicationConfig:
     ha_master_address: str = ""
     """The address of the master's port for slaves, as `host:port`. Without it a slave takes the one
     that name servers have."""
+    sync_broker_member_group_period_ms: int = field(
+        default=1 * _SECOND_MS, metadata={"key": "syncBrokerMemberGroupPeriod"}
+    )
+    """How often a slave that is not connected to its master asks the name servers for it."""
     slave_read_enable: bool = False
     """Whether a slave serves pulls. If not, it answers them with SYSTEM_BUSY, and clients read from
     the master only."""
@@ -167,4 +171,5 @@ _POSITIVE: Final = (
     "ha_housekeeping_interval_ms",
     "ha_slaves_max",
     "max_ha_transfer_byte_in_second",
+    "sync_broker_member_group_period_ms",
 )

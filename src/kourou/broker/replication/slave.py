@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, cast
 
+from kourou.broker.periodic_tasks import wait_woken
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.replication.slave_connection import SlaveConnection
@@ -85,7 +86,7 @@ class ReplicationSlave:
         self._clock = runtime.clock
         self._offload = runtime.offload
         self._learned = ""
-        self._has_address = asyncio.Event()
+        self._woken = asyncio.Event()
         self._connection: SlaveConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_reason = ""
@@ -130,11 +131,20 @@ class ReplicationSlave:
         )
         return HARuntimeInfo(ha_client_runtime_info=client)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to the master."""
+        return self._connection is not None
+
     def learn_address(self, address: str) -> None:
         """Note the address that a name server has for the master; empty if it has none."""
-        if address:
+        if address and address != self._learned:
             self._learned = address
-            self._has_address.set()
+            self._woken.set()
+
+    def wake(self) -> None:
+        """End the pause before the next connection."""
+        self._woken.set()
 
     def start(self) -> None:
         """Start to copy, in a task."""
@@ -157,9 +167,8 @@ class ReplicationSlave:
         pause_s = _PAUSE_FIRST_S
         pause_max_s = _PAUSE_MAX_S if self._replica is None else _PAUSE_MAX_CONTROLLED_S
         while not self.truncation.done():
-            if not self.master_address:
-                self._has_address.clear()
-                await self._has_address.wait()
+            while not self.master_address:
+                await wait_woken(self._woken, None)
             before = self._writer.appended_position
             try:
                 reason = await self._copy()
@@ -178,7 +187,7 @@ class ReplicationSlave:
                     self._writer.appended_position,
                     reason,
                 )
-            await asyncio.sleep(pause_s)
+            await wait_woken(self._woken, int(pause_s * 1000))
 
     async def _copy(self) -> str:
         """Connect, and copy until the connection ends; return the reason of the end."""
