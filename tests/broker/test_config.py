@@ -36,6 +36,7 @@ OURS = {
     "vipPortEnable",
     "haAheadBytes",
     "haSlavesMax",
+    "memoryBytes",
     "controllerHeartbeatIntervalMs",
     "controllerLeaseMs",
 }

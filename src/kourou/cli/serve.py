@@ -305,6 +305,11 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         typer.echo("Stopped; the store is closed.")
 
 
+def _memory_defaults() -> dict[str, object]:
+    memory = memory_bytes()
+    return {"believed_bytes": memory // _BELIEVED_PART, "memory_bytes": memory}
+
+
 def read_plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> Plan:
     """Return the plan from the options, the file and the environment.
 
@@ -317,7 +322,7 @@ def read_plan(flags: Mapping[str, object], file: Path | None, profile: Profile) 
         environ=os.environ,
         prefix=PREFIX,
         flags=flags,
-        defaults={"believed_bytes": memory_bytes() // _BELIEVED_PART} | PROFILES[profile],
+        defaults=_memory_defaults() | PROFILES[profile],
         unserved=ROCKETMQ_KEYS,
         refused=REFUSED_KEYS,
     )

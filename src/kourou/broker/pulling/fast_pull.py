@@ -33,6 +33,7 @@ from kourou.broker.fast_requests import FastRequests, number
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull import answer_fields
 from kourou.broker.pulling.pull_checks import PullChecks
+from kourou.broker.pulling.suggested_broker import SuggestedBroker
 from kourou.broker.pulling.verdicts import (
     PermittedPull,
     PullFacts,
@@ -195,7 +196,8 @@ class FastPull(FastRequests):
         self._stats = context.stats
         self._general_path = general_path
         self._pulls: dict[_Key, _CachedPull] = {}
-        self._templates: dict[tuple[int, int], bytes] = {}
+        self._templates: dict[tuple[int, int, int], bytes] = {}
+        self._suggested = SuggestedBroker(context)
 
     def _serve(
         self, connection: Connection, buffer: bytearray, start: int, header_end: int, end: int
@@ -289,8 +291,9 @@ class FastPull(FastRequests):
         found = self._find(pull, offset, reads)
         if found is None:
             return None
-        next_offset, low, high, records, size = found
-        header = self._template(permitted) % (next_offset, low, high, opaque)
+        next_offset, low, high, records, size, log_end = found
+        suggested = self._suggested.id_for(permitted.group, log_end)
+        header = self._template(permitted, suggested) % (next_offset, low, high, opaque)
         if len(header) + size > FRAME_SIZE_MAX - _HEADER_BYTES_MAX:
             return None
         where = (pull.group, pull.topic, pull.queue_id)
@@ -362,9 +365,9 @@ class FastPull(FastRequests):
         cached = self._pulls[key] = _CachedPull(pull_spec(header))
         return cached
 
-    def _template(self, permitted: PermittedPull) -> bytes:
+    def _template(self, permitted: PermittedPull, suggested: int) -> bytes:
         """Return an answer's header as a format for `bytes %`, cut from a sample and cached."""
-        flags = (permitted.topic.topic_sys_flag, permitted.group.group_sys_flag)
+        flags = (permitted.topic.topic_sys_flag, permitted.group.group_sys_flag, suggested)
         template = self._templates.get(flags)
         if template is not None:
             return template

@@ -32,6 +32,7 @@ from kourou.broker.context import BrokerContext
 from kourou.broker.pulling.filtered_reads import ArrivalFilter, FilteredReads
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull_checks import Pull, PullChecks
+from kourou.broker.pulling.suggested_broker import SuggestedBroker
 from kourou.broker.pulling.verdicts import message_limit
 from kourou.broker.pulling.verified_reads import DAMAGE_REMEDY, VerifiedReads
 from kourou.errors import DamagedRecordError
@@ -46,7 +47,6 @@ from kourou.store.message_store import GetPlan, GetRequest, GetResult, GetStatus
 
 log = logging.getLogger(__name__)
 
-_MASTER: Final = "0"
 _PROPERTIES_SIZE_USUAL: Final = 256
 _OUTDATED: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_LATEST, ResponseCode.FILTER_DATA_NOT_LATEST}
@@ -92,6 +92,7 @@ class PullHandler:
         self._ask_member = ask_member
         self._code_of = code_of
         self._filtered = FilteredReads(reads)
+        self._suggested = SuggestedBroker(context)
         self._arrival_filter = ArrivalFilter(context.store)
 
     def on_pull_message(self, request: Request) -> RemotingCommand | None:
@@ -162,12 +163,12 @@ class PullHandler:
         self._offsets.note_pulled(*key, plan.next_offset)
         if plan.status is GetStatus.FOUND:
             self._count(header, found)
-            return _answer(pull, plan, ResponseCode.SUCCESS, found.body)
+            return self._answer(pull, plan, ResponseCode.SUCCESS, found.body)
         self._stats.on_miss()
         code = self._code_of(_code(plan.status, header.queue_offset))
         if code is ResponseCode.PULL_NOT_FOUND and is_first and self._hold(pull):
             return None
-        return _answer(pull, plan, code)
+        return self._answer(pull, plan, code)
 
     def _corrected(self, header: PullMessageRequestHeader, plan: GetPlan) -> GetPlan:
         """Replace the next offset of a client beyond the queue's end by that of its group."""
@@ -195,10 +196,10 @@ class PullHandler:
         )
         if plan.status is GetStatus.FOUND:
             self._count(header, found, steady_ms() - began_ms, is_cold=True)
-            return _answer(pull, plan, ResponseCode.SUCCESS, found.body)
+            return self._answer(pull, plan, ResponseCode.SUCCESS, found.body)
         self._stats.on_miss()
         # Not held: the client pulls again, and then finds the messages in memory.
-        return _answer(pull, plan, self._code_of(_code(plan.status, header.queue_offset)))
+        return self._answer(pull, plan, self._code_of(_code(plan.status, header.queue_offset)))
 
     def _answer_reset(self, pull: Pull, reset_to: int) -> RemotingCommand:
         """Return an answer that moves the client to the offset set by an administrator."""
@@ -206,7 +207,7 @@ class PullHandler:
         bounds = (self._reader.min_offset(*key), self._reader.max_offset(*key))
         self._offsets.note_pulled(pull.header.consumer_group, *key, reset_to)
         plan = GetPlan(GetStatus.OFFSET_RESET, reset_to, *bounds, ranges=[], count=0)
-        return _answer(pull, plan, ResponseCode.PULL_OFFSET_MOVED)
+        return self._answer(pull, plan, ResponseCode.PULL_OFFSET_MOVED)
 
     def _read_request(self, pull: Pull) -> GetRequest:
         header, subscription = pull.header, pull.subscription
@@ -216,6 +217,22 @@ class PullHandler:
             message_limit(pull.spec, config),
             config.pull_bytes_max,
             partial(matches_code, subscription) if subscription.code_set else None,
+        )
+
+    def _answer(
+        self, pull: Pull, plan: GetPlan, code: ResponseCode, body: bytes = b""
+    ) -> RemotingCommand:
+        """Return the answer with its header, which clients read for each of the four codes."""
+        header, command, flags = pull.header, pull.request.command, pull.topic.topic_sys_flag
+        suggested = self._suggested.id_after(pull.group, header.topic, header.queue_id, plan)
+        return RemotingCommand(
+            code,
+            answer_fields(plan, flags, pull.group.group_sys_flag, suggested),
+            body,
+            opaque=command.opaque,
+            flag=FLAG_RESPONSE,
+            remark=plan.status.name,
+            serialize_type=command.serialize_type,
         )
 
     def _count(
@@ -295,24 +312,12 @@ _CODES: Final = {
 }
 
 
-def _answer(pull: Pull, plan: GetPlan, code: ResponseCode, body: bytes = b"") -> RemotingCommand:
-    """Return the answer with its header, which clients read for each of the four codes."""
-    fields = answer_fields(plan, pull.topic.topic_sys_flag, pull.group.group_sys_flag)
-    return RemotingCommand(
-        code,
-        fields,
-        body,
-        opaque=pull.request.command.opaque,
-        flag=FLAG_RESPONSE,
-        remark=plan.status.name,
-        serialize_type=pull.request.command.serialize_type,
-    )
-
-
-def answer_fields(plan: GetPlan, topic_sys_flag: int, group_sys_flag: int) -> dict[str, str]:
+def answer_fields(
+    plan: GetPlan, topic_sys_flag: int, group_sys_flag: int, suggested_id: int
+) -> dict[str, str]:
     """Return the header fields of an answer."""
     return {
-        "suggestWhichBrokerId": _MASTER,
+        "suggestWhichBrokerId": str(suggested_id),
         "nextBeginOffset": str(plan.next_offset),
         "minOffset": str(plan.min_offset),
         "maxOffset": str(plan.max_offset),

@@ -27,6 +27,7 @@ _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 _SECOND_MS: Final = 1_000
 _PORT_MAX: Final = 65_535
+_PERCENT_MAX: Final = 100
 
 
 @documented
@@ -54,7 +55,15 @@ class ReplicationConfig:
     """How often a slave that is not connected to its master asks the name servers for it."""
     slave_read_enable: bool = False
     """Whether a slave serves pulls. If not, it answers them with SYSTEM_BUSY, and clients read from
-    the master only."""
+    the master only. On a master, whether it sends readers that are far behind to a slave; set it on
+    both."""
+    access_message_in_memory_max_ratio: int = 40
+    """With `slave_read_enable`, the share of `memory_bytes`, in per cent, that the newest messages
+    are expected to occupy. Readers of older ones are sent to a slave, whose id is in their group
+    (`whichBrokerWhenConsumeSlowly`)."""
+    memory_bytes: int = 4096 * _MIB
+    """The machine's memory, of which that is a share. `kourou serve` takes it from the machine, or
+    from the limit of its container. RocketMQ has no such option."""
     in_sync_replicas: int = 1
     """With SYNC_MASTER, how many brokers must have a message, the master included, before a send
     is acknowledged. Slaves are counted by host. With 1, sends wait for no slave."""
@@ -110,6 +119,11 @@ class ReplicationConfig:
         for name in _POSITIVE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        ratio = self.access_message_in_memory_max_ratio
+        if not 0 <= ratio <= _PERCENT_MAX:
+            raise ConfigError(
+                f"access_message_in_memory_max_ratio is {ratio}; it must be 0 to {_PERCENT_MAX}"
+            )
         if self.in_sync_replicas > 1:
             _check_replicas(self)
         if self.ha_transfer_batch_bytes > TRANSFER_BYTES_MAX:
@@ -171,5 +185,6 @@ _POSITIVE: Final = (
     "ha_housekeeping_interval_ms",
     "ha_slaves_max",
     "max_ha_transfer_byte_in_second",
+    "memory_bytes",
     "sync_broker_member_group_period_ms",
 )

@@ -49,6 +49,7 @@ class FastGetResult(NamedTuple):
         max_offset: the offset after the queue's last message.
         records: views of the records, some in the page cache: to be copied at once, not stored.
         size: the total size of the records.
+        log_end: the byte of the log at which the last record ends.
     """
 
     next_offset: int
@@ -56,6 +57,7 @@ class FastGetResult(NamedTuple):
     max_offset: int
     records: list[memoryview]
     size: int
+    log_end: int
 
 
 @lru_cache(_COUNT_MAX)
@@ -245,8 +247,8 @@ class FastGet:
         count: int,
         block: tuple[bytes, int],
         max_bytes: int,
-    ) -> tuple[list[memoryview], int] | None:
-        """Return the records of the entries in a block, and their total size."""
+    ) -> tuple[list[memoryview], int, int] | None:
+        """Return the records of the entries in a block, their size, and the last one's end."""
         fields = _entries(count).unpack_from(*block)
         positions, sizes = fields[::2], fields[1::2]
         size = sum(sizes)
@@ -257,7 +259,7 @@ class FastGet:
             return None
         written, end = self._log.written_position, offset + count
         if offset >= queue.unverified_below and positions[0] >= written - self._believed_bytes:
-            return records, size
+            return records, size, positions[-1] + sizes[-1]
         if not self._verified.covers(queue, offset, end, written):
             body = b"".join(records)
             codes = _codes(count).unpack_from(*block)
@@ -266,7 +268,7 @@ class FastGet:
                 return None
             self._verified.add(queue, offset, end, written, size)
             records = [memoryview(body)]  # the verified copy, in case the page changes
-        return records, size
+        return records, size, positions[-1] + sizes[-1]
 
     def _are_valid(self, queue: SimpleQueue, columns: EntryColumns, body: bytes) -> bool:
         """Verify that each record is the one to which its entry refers."""

@@ -145,7 +145,7 @@ class QueueAccess:
                 topic_begin=topic_begin,
             )
 
-        broker_id = MASTER_ID if master_only else self._suggested.get(queue, MASTER_ID)
+        broker_id = MASTER_ID if master_only else self._suggested.get(queue)
         try:
             result = await self._instance.call_broker(queue, timeout_ms, call, broker_id=broker_id)
         except BaseException:
