@@ -45,7 +45,6 @@ def refusal(directory: Path, text: str, **flags: object) -> str:
         ("authenticationEnabled", "true"),
         ("authorizationEnabled", "TRUE"),
         ("enableDLegerCommitLog", "true"),
-        ("enableSlaveActingMaster", "true"),
         ("duplicationEnable", "true"),
         ("totalReplicas", "3"),
         ("configManagerVersion", "v2"),

@@ -26,10 +26,11 @@ from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.pulling.verdicts import slave_code
 from kourou.broker.pulling.verified_reads import VerifiedReads
+from kourou.broker.replication.acting_master import ActingMaster
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.master import ReplicationMaster
-from kourou.broker.replication.member_group import MemberGroup
+from kourou.broker.replication.member_group import MasterWatch, MemberGroup
 from kourou.broker.replication.metadata_copy import FollowedTables, MetadataCopy
 from kourou.broker.replication.record_repair import RecordRepair
 from kourou.broker.replication.slave import ReplicationSlave
@@ -97,6 +98,8 @@ class Components:
         master: sends the log to slaves; None if the broker accepts none.
         slave: copies the log of a master; None if the broker is one.
         metadata: copies the tables of a master, if the broker is a slave.
+        watch: observes whether the master of a slave is registered, and decides whether the slave
+            acts for it; None for a master, and in controller mode.
         table_log: puts changes of the tables into the log; None without a controller, and on a
             slave.
         table_follower: applies the changes that the log has; None without a controller.
@@ -145,6 +148,7 @@ class Components:
         live_config.on_changed.append(self._on_config_changed)
         self.slave: Final = self._build_slave()
         self.metadata: Final = self._build_metadata()
+        self.watch: Final = self._build_watch()
         self.queue_locks: Final = self.tables.locks.locks
         self.queue_deletion: Final = QueueDeletion(self.context.commit, runtime.offload)
         self.age_clock: Final = self._build_age_clock()
@@ -166,6 +170,11 @@ class Components:
         self.table_log: Final = self._build_table_log()
         self.table_follower: Final = self._build_table_follower()
         self._add_arrival_listeners()
+
+    @property
+    def acting(self) -> ActingMaster | None:
+        """Decides whether a slave acts for its master; None if the broker never does."""
+        return None if self.watch is None else self.watch.acting
 
     @property
     def keeper(self) -> InSyncKeeper | None:
@@ -367,6 +376,24 @@ class Components:
             lambda body: self.runtime.offload(delays.save, body),
         )
         return MetadataCopy(config, tables.topics, tables.groups, followed, self.pool)
+
+    def _build_acting(self) -> ActingMaster | None:
+        config, slave = self.context.config, self.slave
+        if slave is None or not config.replication.enable_slave_acting_master:
+            return None
+        return ActingMaster(config.broker_id, slave, self._begin_acting, self._end_acting)
+
+    def _build_watch(self) -> MasterWatch | None:
+        # A controller tells a slave who is master; name servers may know an older one.
+        if self.slave is None or self.replica is not None:
+            return None
+        return MasterWatch(self.members, self.slave, self._build_acting())
+
+    async def _begin_acting(self) -> None:
+        self.metadata.forget_address()  # what is changed here is newer than the master's tables
+
+    async def _end_acting(self) -> None:
+        self.held_pulls.serve_all()  # the clients continue at the master
 
     def _build_table_log(self) -> TableLog | None:
         keeper, tables = self.keeper, self.tables

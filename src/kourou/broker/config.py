@@ -337,6 +337,11 @@ _POSITIVE: Final = (
 def _check_role(config: BrokerConfig) -> None:
     """Check that the broker's id is that of its role; controllers assign both."""
     if config.controller.enable_controller_mode:
+        if config.replication.enable_slave_acting_master:
+            raise ConfigError(
+                "enable_slave_acting_master is set, but with enable_controller_mode a lost master "
+                "is replaced by the election of another"
+            )
         return
     is_slave = config.replication.is_slave
     if is_slave and config.broker_id < 1:

@@ -5,7 +5,9 @@ that are not built yet are missing.
 
 A slave refuses what only its master may do, because only that may change the log:
 
-    sends, sent-back messages; pulls without `slaveReadEnable`    2, as busy: clients try the master
+    sends, sent-back messages                                     2, as busy: clients try the
+                                                                  master; 14 if it may act for it
+    pulls without `slaveReadEnable`, unless it acts for it        2
     ends of transactions, recalls                                 11
     pops and their acknowledgements                               14
 
@@ -42,6 +44,11 @@ from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 
+SLAVE_UNREADABLE: Final = (
+    "[REJECTREQUEST]system busy, start flow control for a while: the broker is a slave, and "
+    "slaveReadEnable is off"
+)
+"""Refusal of a pull."""
 _BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while: "
 _STORING: Final = (
     RequestCode.SEND_MESSAGE,
@@ -156,14 +163,20 @@ class Handlers:
             }
         )
 
-    def slave_table(self, *, serves_pulls: bool) -> dict[int, Handler]:
-        """Return request code -> handler of a slave, which may serve pulls."""
+    def slave_table(self, *, may_act: bool, pull_refusal: Callable[[], str]) -> dict[int, Handler]:
+        """Return request code -> handler of a slave.
+
+        Args:
+            may_act: whether it may act for its master: name servers then show it as one.
+            pull_refusal: returns why it serves no pulls now; empty if it does.
+        """
         only_master = "the broker is a slave: send the request to its master"
-        busy = _refusal(ResponseCode.SYSTEM_BUSY, f"{_BUSY}{only_master}")
-        refusals: dict[int, Handler] = dict.fromkeys(_STORING, busy)
-        if not serves_pulls:
-            text = f"{_BUSY}the broker is a slave, and slaveReadEnable is off"
-            refusals |= dict.fromkeys(_PULLS, _refusal(ResponseCode.SYSTEM_BUSY, text))
+        if may_act:
+            storing = _refusal(ResponseCode.SERVICE_NOT_AVAILABLE, only_master)
+        else:
+            storing = _refusal(ResponseCode.SYSTEM_BUSY, f"{_BUSY}{only_master}")
+        refusals: dict[int, Handler] = dict.fromkeys(_STORING, storing)
+        refusals |= _guarded(self.table(), _PULLS, ResponseCode.SYSTEM_BUSY, pull_refusal)
         refusals |= dict.fromkeys(_ENDS, _refusal(ResponseCode.SLAVE_NOT_AVAILABLE, only_master))
         refused_pop = _refusal(ResponseCode.SERVICE_NOT_AVAILABLE, only_master)
         return self.table() | refusals | dict.fromkeys(self.popping.handlers(), refused_pop)

@@ -17,9 +17,14 @@ class PeriodicTasks:
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, name: str, interval_ms: int, action: Action) -> None:
-        """Run `action` every `interval_ms`, counted from the end of the previous run."""
-        task = asyncio.create_task(run_every(name, interval_ms, action), name=name)
+    def start(
+        self, name: str, interval_ms: int, action: Action, due: asyncio.Event | None = None
+    ) -> None:
+        """Run `action` every `interval_ms`, counted from the end of the previous run.
+
+        And as soon as `due` is set, which is then cleared.
+        """
+        task = asyncio.create_task(run_every(name, interval_ms, action, due), name=name)
         self._tasks.append(task)
 
     async def stop(self) -> None:
@@ -53,14 +58,19 @@ async def wait_woken(wake: asyncio.Event, wait_ms: int | None) -> None:
         timer.cancel()
 
 
-async def run_every(name: str, interval_ms: int, action: Action) -> None:
-    """Run `action` every `interval_ms` until cancelled.
+async def run_every(
+    name: str, interval_ms: int, action: Action, due: asyncio.Event | None = None
+) -> None:
+    """Run `action` every `interval_ms`, and when `due` is set, until cancelled.
 
     Of failures in a row only the first is logged, and the success that ends them.
     """
     is_failing = False
     while True:
-        await asyncio.sleep(interval_ms / 1000)
+        if due is None:
+            await asyncio.sleep(interval_ms / 1000)
+        else:
+            await wait_woken(due, interval_ms)
         try:
             await action()
         except Exception:

@@ -28,13 +28,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from kourou.broker.advertised import advertised_address
 from kourou.broker.config import BrokerConfig
 from kourou.broker.topics import Topics
-from kourou.errors import ConfigError, KourouError
+from kourou.errors import ConfigError, KourouError, TransportError
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.model.topic import PERM_READ, PERM_WRITE
 from kourou.protocol.codes import RequestCode, ResponseCode
@@ -43,6 +44,7 @@ from kourou.protocol.data_version import DataVersion, encode_data_version
 from kourou.protocol.hashing import crc32
 from kourou.protocol.kv_config import decode_kv_table
 from kourou.protocol.topic_table import (
+    BrokerHeartbeatRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBody,
@@ -68,6 +70,8 @@ _ANNOUNCE_TIMEOUT_MS: Final = 1000
 _SKIPPED_MAX: Final = 9
 """Most queries in a row instead of registrations: five minutes with the default interval. For so
 long a topic can be missing that was deleted at a name server by mistake."""
+_BEAT_TIMEOUT_S: Final = 0.1
+"""How long a heartbeat waits for a name server that does not read."""
 _UNREGISTER_TIMEOUT_MS: Final = 1000
 """Short, because a name server removes the broker anyway when the connection closes."""
 
@@ -161,6 +165,21 @@ class Registration:
                     await name_server.wait_announced(change)
         except TimeoutError:
             log.info("registration.slow change=%d", change)
+
+    async def beat(self) -> None:
+        """Send a heartbeat to each name server that has the broker, without waiting for answers."""
+        for name_server in self._name_servers.values():
+            connection = name_server.connection
+            if connection is not None and connection.is_open and name_server.is_registered:
+                header = BrokerHeartbeatRequestHeader(
+                    self._config.cluster_name,
+                    self.address_for(connection),
+                    self._config.broker_name,
+                    self._config.broker_id,
+                )
+                command = request(RequestCode.BROKER_HEARTBEAT, header)
+                with suppress(TransportError):  # the next registration reports it
+                    await connection.oneway(command, _BEAT_TIMEOUT_S)
 
     async def stop(self) -> None:
         """End the tasks, and unregister from the name servers that can be reached."""
@@ -283,13 +302,16 @@ class Registration:
         """Send a registration, and mark the topics that the answer declares ordered."""
         address = self.address_for(connection)
         host, _ = parse_address(address)
+        rules = self._config.replication
+        may_act = rules.enable_slave_acting_master
         header = RegisterBrokerRequestHeader(
             broker_name=self._config.broker_name,
             broker_addr=address,
             cluster_name=self._config.cluster_name,
             ha_server_addr=format_address((host, self._ha_port)),
             broker_id=self._config.broker_id,
-            enable_acting_master=False,
+            heartbeat_timeout_millis=rules.broker_not_active_timeout_ms if may_act else None,
+            enable_acting_master=may_act,
             compressed=False,
             body_crc32=crc32(body),
         )

@@ -256,7 +256,6 @@ REFUSED_KEYS: Final[Mapping[str, Refusal]] = {
     "authorizationEnabled": Refusal(_FALSE, _NO_ACCESS_CONTROL),
     "duplicationEnable": Refusal(_FALSE, _NO_REPLICATION),
     "enableDLegerCommitLog": Refusal(_FALSE, _NO_REPLICATION),
-    "enableSlaveActingMaster": Refusal(_FALSE, _NO_REPLICATION),
     "totalReplicas": Refusal(_ONE, _NO_REPLICATION),
     "configManagerVersion": Refusal(frozenset({"", "v1"}), _OTHER_FILES),
     "storeType": Refusal(frozenset({"", "default"}), _OTHER_FILES),

@@ -34,7 +34,6 @@ from kourou.broker.replication.controlled_role import (
     ControllerPort,
     config_for_role,
 )
-from kourou.broker.replication.member_group import MasterWatch
 from kourou.broker.wiring import (
     build_fast_paths,
     build_handlers,
@@ -298,8 +297,7 @@ class _RunningBroker:
             self._periodic_tasks.start("copy metadata", metadata.interval_ms, metadata.copy)
         else:
             self._start_delivery_tasks()
-        # A controller tells a slave who is master; name servers may know an older one.
-        is_classic_slave = slave is not None and self.components.replica is None
+        watch = self.components.watch
         registration = Registration(
             config,
             topics,
@@ -307,7 +305,7 @@ class _RunningBroker:
             address,
             self._context.offload,
             ha_port=ha_port,
-            on_master=self.components.learn_master if is_classic_slave else None,
+            on_master=None if watch is None else self.components.learn_master,
             is_namesrv_local=is_namesrv_local,
         )
         self._registration = registration
@@ -320,17 +318,14 @@ class _RunningBroker:
             lambda now: registration.announce_permission(now.broker_permission)
         )
         registration.start()
-        if is_classic_slave and config.namesrv_addr:
-            self._watch_master(registration)
+        if watch is not None and config.namesrv_addr:
+            watch.register = registration.schedule
+            interval_ms = config.replication.sync_broker_member_group_period_ms
+            self._periodic_tasks.start("watch master", interval_ms, watch.check, watch.due)
+        if config.replication.enable_slave_acting_master:
+            interval_ms = config.replication.broker_heartbeat_interval_ms
+            self._periodic_tasks.start("heartbeat", interval_ms, registration.beat)
         return address
-
-    def _watch_master(self, registration: Registration) -> None:
-        """Let a slave learn of its master as soon as a name server knows it."""
-        slave, config = self.components.slave, self._context.config.replication
-        assert slave is not None, "the broker is a slave"
-        watch = MasterWatch(self.components.members, slave, registration.schedule)
-        interval_ms = config.sync_broker_member_group_period_ms
-        self._periodic_tasks.start("watch master", interval_ms, watch.check)
 
     async def _start_deliveries(self) -> tuple[Address, int]:
         """Start what a master delivers by itself, and open the ports; return as `_open_ports`."""

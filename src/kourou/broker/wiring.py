@@ -16,7 +16,7 @@ from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.broker.consuming.lock_handlers import LockHandlers
 from kourou.broker.consuming.offset_handlers import OffsetHandlers
 from kourou.broker.consuming.retry import SendBackHandler
-from kourou.broker.handlers import Handlers, guard_changes, guard_reads
+from kourou.broker.handlers import SLAVE_UNREADABLE, Handlers, guard_changes, guard_reads
 from kourou.broker.pulling.fast_pull import FastPull
 from kourou.broker.pulling.query import MessageQueryHandler, QueryHandlers
 from kourou.broker.pulling.slow_consumers import SlowConsumers
@@ -93,8 +93,14 @@ def handlers_by_code(components: Components, handlers: Handlers) -> dict[int, Ha
     slave = components.slave
     if slave is None:
         return handlers.table()
-    config = components.context.config.replication
-    table = handlers.slave_table(serves_pulls=config.slave_read_enable)
+    is_readable = components.context.config.replication.slave_read_enable
+    acting = components.acting
+
+    def pull_refusal() -> str:
+        is_served = is_readable or (acting is not None and acting.is_acting)
+        return "" if is_served else SLAVE_UNREADABLE
+
+    table = handlers.slave_table(may_act=acting is not None, pull_refusal=pull_refusal)
     return table if components.replica is None else guard_reads(table, slave.unconfirmed_reason)
 
 
@@ -140,6 +146,8 @@ def _replica_state(components: Components) -> ReplicaState:
         is_slave=components.slave is not None,
         ha_port=lambda: None if master is None else master.port,
     )
+    if components.watch is not None:
+        state = state._replace(check_members=components.watch.due.set)
     if replica is None:
         return state
     return state._replace(

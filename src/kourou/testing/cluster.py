@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -80,6 +81,7 @@ class Cluster:
         brokers: int = 1,
         slaves: int = 0,
         namesrvs: int = 1,
+        namesrv_options: Mapping[str, Any] | None = None,
         sync_ms: tuple[float, float] = (0.5, 5.0),
         **options: Any,  # noqa: ANN401 - any option of BrokerConfig
     ) -> None:
@@ -91,6 +93,7 @@ class Cluster:
             slaves: number of slaves of each broker. Those of broker-0 have the indexes `brokers`,
                 2 * `brokers` and so on.
             namesrvs: number of name servers; every broker registers with each.
+            namesrv_options: options of all name servers.
             sync_ms: the shortest and the longest sync of a commit log.
             options: options of all brokers.
         """
@@ -102,6 +105,7 @@ class Cluster:
             (_HOST, _NAMESRV_PORT + index) for index in range(namesrvs)
         ]
         self._namesrvs: list[NameServer] = []
+        self._namesrv_options = namesrv_options or {}
         self._brokers = brokers
         if slaves:
             options = {
@@ -224,7 +228,8 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         for host, port in self._namesrv_addresses:
-            namesrv = NameServer(NamesrvConfig(listen=host, port=port), self.runtime)
+            config = NamesrvConfig(listen=host, port=port, **self._namesrv_options)
+            namesrv = NameServer(config, self.runtime)
             await namesrv.start()
             self._namesrvs.append(namesrv)
         for member in self._members:

@@ -31,7 +31,6 @@ _FIXED: Final = {
     "enableMultiDispatch": "false",
     "enablePopBufferMerge": "false",
     "enablePropertyFilter": "false",
-    "enableSlaveActingMaster": "false",
     "storeType": "default",
     "transientStorePoolEnable": "false",
 }

@@ -1,7 +1,6 @@
 """Handlers of requests on the replicas of this broker.
 
-    905   NOTIFY_MIN_BROKER_ID_CHANGE   no effect: only slaves that may act as master need it, and
-                                        none may here
+    905   NOTIFY_MIN_BROKER_ID_CHANGE   asks the name servers at once who is registered
     906   EXCHANGE_BROKER_HA_INFO       of a master: where slaves copy its log. The form that names
                                         another master has no effect: it serves acting masters
     908   RESET_MASTER_FLUSH_OFFSET     of a slave: stores the position for `haStatus`, and for Java
@@ -44,12 +43,14 @@ class ReplicaState(NamedTuple):
         is_slave: whether the broker copies the log of a master.
         ha_port: returns the port at which slaves copy the log; None if there is none.
         epochs: of a broker in controller mode: returns the epochs of its log, and its id.
+        check_members: of a slave without a controller: asks the name servers soon.
         ask_role: of a broker in controller mode: asks the controller soon who is master.
     """
 
     is_slave: bool
     ha_port: Callable[[], int | None]
     epochs: Callable[[], tuple[EpochList, int]] | None = None
+    check_members: Callable[[], None] | None = None
     ask_role: Callable[[], None] | None = None
 
 
@@ -64,12 +65,18 @@ class ReplicaHandlers:
     def table(self) -> dict[int, Handler]:
         """Return request code -> handler."""
         return {
-            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: _accept,
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.on_notify_min_broker_id_change,
             RequestCode.EXCHANGE_BROKER_HA_INFO: self.on_exchange_broker_ha_info,
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self.on_reset_master_flush_offset,
             RequestCode.GET_BROKER_EPOCH_CACHE: self.on_get_broker_epoch_cache,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.on_notify_broker_role_changed,
         }
+
+    def on_notify_min_broker_id_change(self, request: Request) -> RemotingCommand:
+        """Serve 905: the name servers are asked, since anyone may send this request."""
+        if self._state.check_members is not None:
+            self._state.check_members()
+        return response(request.command)
 
     def on_exchange_broker_ha_info(self, request: Request) -> RemotingCommand:
         """Serve 906."""
@@ -117,7 +124,3 @@ class ReplicaHandlers:
         if self._state.ask_role is not None:
             self._state.ask_role()
         return response(request.command)
-
-
-def _accept(request: Request) -> RemotingCommand:
-    return response(request.command)

@@ -35,6 +35,7 @@ ITERATION_BYTES: Final = 4 * 1024 * 1024
 in the next iterations, so that other clients are served in between, and answers are sent before
 more are built."""
 
+_NEVER_MS: Final = 2**62
 _DEFERRED_ANSWER_BYTES: Final = 64 * 1024
 """Size counted for an answer that the pull sends by itself later."""
 
@@ -129,6 +130,10 @@ class HeldPulls:
                 woken[0].pull.connection.send_now(answer)
             return
         self._serve_again(woken)
+
+    def serve_all(self) -> None:
+        """Serve all held pulls again now, and answer them."""
+        self._serve_again(self._held.take_expired(_NEVER_MS))
 
     def on_offset_reset(self, group: str, topic: str, queue_id: int) -> None:
         """Answer the pulls of a group whose offset in the queue was reset."""

@@ -1,8 +1,8 @@
 """The brokers of one broker name, as name servers know them.
 
-A slave that has no connection to its master asks for them at intervals. When its master has
-registered, or has another address, the slave registers and connects again at once: only the answer
-to a registration contains the master's port for slaves.
+A slave that has no connection to its master asks for them at intervals; one that may act for its
+master always asks. When the master has registered, or has another address, the slave registers and
+connects again at once: only the answer to a registration contains the master's port for slaves.
 
 Source: BrokerOuterAPI.syncBrokerMemberGroup, apache/rocketmq 5.5.0.
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.replication.acting_master import ActingMaster
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.errors import ProtocolError, RemoteError, TransportError
 from kourou.model.route import MASTER_ID
@@ -61,26 +62,36 @@ class MemberGroup:
 
 
 class MasterWatch:
-    """Notices at intervals when the master of a disconnected slave can be reached."""
+    """Observes whether the master of a slave is registered.
+
+    Attributes:
+        acting: what the slave does while it acts for its master; None if it never does.
+        register: called when a registration would find the master.
+        due: set to have `check` called soon.
+    """
 
     def __init__(
-        self, members: MemberGroup, slave: ReplicationSlave, register: Callable[[], None]
+        self, members: MemberGroup, slave: ReplicationSlave, acting: ActingMaster | None
     ) -> None:
-        """Call `register` when a registration would find the master."""
+        """Observe for `slave`."""
         self._members = members
         self._slave = slave
-        self._register = register
+        self.acting: Final = acting
         self._seen: str | None = ""
+        self.register: Callable[[], None] = lambda: None
+        self.due = asyncio.Event()
 
     async def check(self) -> None:
-        """Ask once, unless the slave is connected."""
-        if self._slave.is_connected:
+        """Ask once; called at intervals."""
+        if self.acting is None and self._slave.is_connected:
             return
         members = await self._members.ask()
         if members is None:
             return
         master = members.get(MASTER_ID)
         if master is not None and master != self._seen:
-            self._register()
+            self.register()
             self._slave.wake()
         self._seen = master
+        if self.acting is not None:
+            await self.acting.update(members)

@@ -143,6 +143,10 @@ class MetadataCopy:
             self._has_changes_in_log = False
             self._not_before_s = 0.0
 
+    def forget_address(self) -> None:
+        """Copy nothing until the next `learn_address`."""
+        self._address = ""
+
     async def copy(self) -> None:
         """Copy all tables once, if the master's address is known; a failure is only logged."""
         loop = asyncio.get_running_loop()

@@ -53,6 +53,18 @@ class ReplicationConfig:
         default=1 * _SECOND_MS, metadata={"key": "syncBrokerMemberGroupPeriod"}
     )
     """How often a slave that is not connected to its master asks the name servers for it."""
+    enable_slave_acting_master: bool = False
+    """Whether the slave with the smallest id acts for its master while that is away: it serves
+    reads and offset commits. Name servers show it as the master, not writable, with their option
+    `supportActingMaster`. The same for all brokers of a name."""
+    broker_heartbeat_interval_ms: int = field(
+        default=1 * _SECOND_MS, metadata={"key": "brokerHeartbeatInterval"}
+    )
+    """How often a broker with that option sends a heartbeat to its name servers."""
+    broker_not_active_timeout_ms: int = field(
+        default=10 * _SECOND_MS, metadata={"key": "brokerNotActiveTimeoutMillis"}
+    )
+    """How long after its last heartbeat name servers remove such a broker."""
     slave_read_enable: bool = False
     """Whether a slave serves pulls. If not, it answers them with SYSTEM_BUSY, and clients read from
     the master only. On a master, whether it sends readers that are far behind to a slave; set it on
@@ -136,11 +148,7 @@ class ReplicationConfig:
                 parse_address(self.ha_master_address)
         except ConfigError as error:
             raise ConfigError(f"ha_master_address: {error}") from None
-        if self.ha_housekeeping_interval_ms <= self.ha_send_heartbeat_interval_ms:
-            raise ConfigError(
-                f"ha_housekeeping_interval_ms is {self.ha_housekeeping_interval_ms}; it must be "
-                f"more than ha_send_heartbeat_interval_ms, {self.ha_send_heartbeat_interval_ms}"
-            )
+        _check_intervals(self)
 
     @property
     def waits_for_copies(self) -> bool:
@@ -157,6 +165,21 @@ class ReplicationConfig:
     def is_slave(self) -> bool:
         """Whether the broker copies the messages of a master."""
         return self.broker_role is BrokerRole.SLAVE
+
+
+def _check_intervals(config: ReplicationConfig) -> None:
+    """Check that each time-out is longer than the interval of what it waits for."""
+    if config.broker_not_active_timeout_ms < 2 * config.broker_heartbeat_interval_ms:
+        raise ConfigError(
+            f"broker_not_active_timeout_ms is {config.broker_not_active_timeout_ms}; it must be "
+            "at least twice broker_heartbeat_interval_ms, "
+            f"{config.broker_heartbeat_interval_ms}"
+        )
+    if config.ha_housekeeping_interval_ms <= config.ha_send_heartbeat_interval_ms:
+        raise ConfigError(
+            f"ha_housekeeping_interval_ms is {config.ha_housekeeping_interval_ms}; it must be "
+            f"more than ha_send_heartbeat_interval_ms, {config.ha_send_heartbeat_interval_ms}"
+        )
 
 
 def _check_replicas(config: ReplicationConfig) -> None:
@@ -186,5 +209,6 @@ _POSITIVE: Final = (
     "ha_slaves_max",
     "max_ha_transfer_byte_in_second",
     "memory_bytes",
+    "broker_heartbeat_interval_ms",
     "sync_broker_member_group_period_ms",
 )
