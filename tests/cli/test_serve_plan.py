@@ -46,7 +46,6 @@ def refusal(directory: Path, text: str, **flags: object) -> str:
         ("authorizationEnabled", "TRUE"),
         ("enableDLegerCommitLog", "true"),
         ("duplicationEnable", "true"),
-        ("totalReplicas", "3"),
         ("configManagerVersion", "v2"),
         ("storeType", "defaultRocksDB"),
         ("storeType", "default;defaultRocksDB"),

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from kourou.broker.acting_services import ActingServices
 from kourou.broker.advertised import store_host
 from kourou.broker.client_calls import call_connection
 from kourou.broker.client_handlers import ConsumerIdsNotifier
@@ -26,7 +27,6 @@ from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.pulling.verdicts import slave_code
 from kourou.broker.pulling.verified_reads import VerifiedReads
-from kourou.broker.replication.acting_master import ActingMaster
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.master import ReplicationMaster
@@ -98,8 +98,9 @@ class Components:
         master: sends the log to slaves; None if the broker accepts none.
         slave: copies the log of a master; None if the broker is one.
         metadata: copies the tables of a master, if the broker is a slave.
-        watch: observes whether the master of a slave is registered, and decides whether the slave
-            acts for it; None for a master, and in controller mode.
+        acting: what a slave does while it acts for its master; None if it never does.
+        watch: observes whether the master of a slave is registered; None for a master, and in
+            controller mode.
         table_log: puts changes of the tables into the log; None without a controller, and on a
             slave.
         table_follower: applies the changes that the log has; None without a controller.
@@ -148,7 +149,6 @@ class Components:
         live_config.on_changed.append(self._on_config_changed)
         self.slave: Final = self._build_slave()
         self.metadata: Final = self._build_metadata()
-        self.watch: Final = self._build_watch()
         self.queue_locks: Final = self.tables.locks.locks
         self.queue_deletion: Final = QueueDeletion(self.context.commit, runtime.offload)
         self.age_clock: Final = self._build_age_clock()
@@ -163,25 +163,22 @@ class Components:
         self.transactions: Final = self._build_transactions()
         self.timers: Final = self._build_timers()
         self.popping: Final = Popping(self.context, self.tables, self.reads, self.timers)
-        self.tables.topics.on_topic_changed = self.popping.on_topic_changed
-        self.tables.groups.on_group_changed = self.popping.on_group_changed
+        self.acting: Final = self._build_acting()
+        self.watch: Final = self._build_watch()
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
         self.master: Final = self._build_master()
         self.table_log: Final = self._build_table_log()
         self.table_follower: Final = self._build_table_follower()
-        self._add_arrival_listeners()
-
-    @property
-    def acting(self) -> ActingMaster | None:
-        """Decides whether a slave acts for its master; None if the broker never does."""
-        return None if self.watch is None else self.watch.acting
+        self._add_listeners()
 
     @property
     def keeper(self) -> InSyncKeeper | None:
         """Keeps the in-sync set, if the broker is a master in controller mode."""
         return None if self.master is None else self.master.keeper
 
-    def _add_arrival_listeners(self) -> None:
+    def _add_listeners(self) -> None:
+        self.tables.topics.on_topic_changed = self.popping.on_topic_changed
+        self.tables.groups.on_group_changed = self.popping.on_group_changed
         self.arrival_listeners.extend((self.held_pulls.on_arrivals, lambda _: self.index.notify()))
         if self.slave is None:  # a slave delivers nothing by itself
             self.arrival_listeners.extend(
@@ -367,33 +364,31 @@ class Components:
         tables, config = self.tables, self.context.config
         if self.slave is not None:
             tables.offsets.begin_following()
-        delays = ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True)
         followed = FollowedTables(
             tables.offsets,
             tables.modes,
             tables.locks,
             self.context.store.reader.topic_begin,
-            lambda body: self.runtime.offload(delays.save, body),
+            self._follow_delay_offsets,
         )
         return MetadataCopy(config, tables.topics, tables.groups, followed, self.pool)
 
-    def _build_acting(self) -> ActingMaster | None:
-        config, slave = self.context.config, self.slave
-        if slave is None or not config.replication.enable_slave_acting_master:
+    def _build_acting(self) -> ActingServices | None:
+        if self.slave is None or not self.context.config.replication.enable_slave_acting_master:
             return None
-        return ActingMaster(config.broker_id, slave, self._begin_acting, self._end_acting)
+        return ActingServices(self.context, self.slave, self.metadata, self.held_pulls)
 
     def _build_watch(self) -> MasterWatch | None:
         # A controller tells a slave who is master; name servers may know an older one.
         if self.slave is None or self.replica is not None:
             return None
-        return MasterWatch(self.members, self.slave, self._build_acting())
+        acting = None if self.acting is None else self.acting.master
+        return MasterWatch(self.members, self.slave, acting)
 
-    async def _begin_acting(self) -> None:
-        self.metadata.forget_address()  # what is changed here is newer than the master's tables
-
-    async def _end_acting(self) -> None:
-        self.held_pulls.serve_all()  # the clients continue at the master
+    async def _follow_delay_offsets(self, body: bytes) -> None:
+        file = ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True)
+        await self.runtime.offload(file.save, body)
+        self.delay.follow(body)
 
     def _build_table_log(self) -> TableLog | None:
         keeper, tables = self.keeper, self.tables

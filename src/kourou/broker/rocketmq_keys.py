@@ -173,7 +173,6 @@ ROCKETMQ_KEYS: Final = frozenset(
 """All keys of RocketMQ, served by Kourou or not."""
 
 _FALSE: Final = frozenset({"", "false"})
-_ONE: Final = frozenset({"", "0", "1"})
 _TRUE: Final = frozenset({"", "true"})
 _EMPTY: Final = frozenset({""})
 _NO_ACCESS_CONTROL: Final = (
@@ -256,7 +255,6 @@ REFUSED_KEYS: Final[Mapping[str, Refusal]] = {
     "authorizationEnabled": Refusal(_FALSE, _NO_ACCESS_CONTROL),
     "duplicationEnable": Refusal(_FALSE, _NO_REPLICATION),
     "enableDLegerCommitLog": Refusal(_FALSE, _NO_REPLICATION),
-    "totalReplicas": Refusal(_ONE, _NO_REPLICATION),
     "configManagerVersion": Refusal(frozenset({"", "v1"}), _OTHER_FILES),
     "storeType": Refusal(frozenset({"", "default"}), _OTHER_FILES),
     "timerRocksDBEnable": Refusal(_FALSE, _OTHER_FILES),

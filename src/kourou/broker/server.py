@@ -37,6 +37,7 @@ from kourou.broker.replication.controlled_role import (
 from kourou.broker.wiring import (
     build_fast_paths,
     build_handlers,
+    build_pre_online,
     build_slow_consumers,
     build_unused_groups,
     handlers_by_code,
@@ -288,6 +289,8 @@ class _RunningBroker:
         config, topics = self._context.config, self._context.topics
         slave = self.components.slave
         await self.components.recover_tables()
+        if config.replication.has_pre_online and config.namesrv_addr:
+            await build_pre_online(self.components).run()
         address, ha_port = await (self._open_ports() if slave else self._start_deliveries())
         self.components.index.start()
         self._start_periodic_tasks()

@@ -21,6 +21,7 @@ from kourou.broker.pulling.fast_pull import FastPull
 from kourou.broker.pulling.query import MessageQueryHandler, QueryHandlers
 from kourou.broker.pulling.slow_consumers import SlowConsumers
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
+from kourou.broker.replication.pre_online import PreOnline
 from kourou.broker.sending.fast_batch import FastBatch
 from kourou.broker.sending.fast_send import FastSend
 from kourou.broker.sending.reply import ReplyHandler
@@ -44,6 +45,19 @@ def build_unused_groups(components: Components) -> UnusedGroups:
     """Build the removal of unused groups."""
     return UnusedGroups(
         components.context, components.tables.offsets, components.held_pulls.on_topic_deleted
+    )
+
+
+def build_pre_online(components: Components) -> PreOnline:
+    """Build what a master that returns asks its slaves for."""
+    reader, offsets = components.context.store.reader, components.tables.offsets
+    return PreOnline(
+        components.context.config,
+        components.members,
+        components.pool,
+        reader.synced_position,
+        lambda found: offsets.advance_to(found, reader.max_offset),
+        components.delay.advance_to,
     )
 
 
@@ -97,7 +111,7 @@ def handlers_by_code(components: Components, handlers: Handlers) -> dict[int, Ha
     acting = components.acting
 
     def pull_refusal() -> str:
-        is_served = is_readable or (acting is not None and acting.is_acting)
+        is_served = is_readable or (acting is not None and acting.master.serves_reads)
         return "" if is_served else SLAVE_UNREADABLE
 
     table = handlers.slave_table(may_act=acting is not None, pull_refusal=pull_refusal)
@@ -148,6 +162,8 @@ def _replica_state(components: Components) -> ReplicaState:
     )
     if components.watch is not None:
         state = state._replace(check_members=components.watch.due.set)
+    if components.acting is not None:
+        state = state._replace(meet_master=components.acting.meet_master)
     if replica is None:
         return state
     return state._replace(

@@ -50,7 +50,7 @@ async def copied(cluster: Cluster) -> None:
 def is_acting(cluster: Cluster, index: int) -> bool:
     acting = cluster.broker(index).components.acting
     assert acting is not None
-    return acting.is_acting
+    return acting.master.is_acting
 
 
 async def acts(cluster: Cluster, index: int, timeout_s: float = 15) -> None:

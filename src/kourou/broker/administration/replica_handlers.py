@@ -1,8 +1,9 @@
 """Handlers of requests on the replicas of this broker.
 
     905   NOTIFY_MIN_BROKER_ID_CHANGE   asks the name servers at once who is registered
-    906   EXCHANGE_BROKER_HA_INFO       of a master: where slaves copy its log. The form that names
-                                        another master has no effect: it serves acting masters
+    906   EXCHANGE_BROKER_HA_INFO       of a master: where slaves copy its log. With the addresses
+                                        of a master that returns, a slave that may act for it ends
+                                        to act, and then answers; others ignore that
     908   RESET_MASTER_FLUSH_OFFSET     of a slave: stores the position for `haStatus`, and for Java
                                         on the same store. Kourou's slaves do not use it
     1007  GET_BROKER_EPOCH_CACHE        the epochs of the log; 1 outside of controller mode
@@ -15,7 +16,7 @@ apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from kourou.broker.advertised import advertised_address
@@ -43,6 +44,7 @@ class ReplicaState(NamedTuple):
         is_slave: whether the broker copies the log of a master.
         ha_port: returns the port at which slaves copy the log; None if there is none.
         epochs: of a broker in controller mode: returns the epochs of its log, and its id.
+        meet_master: of a slave that may act for its master: lets it end to act.
         check_members: of a slave without a controller: asks the name servers soon.
         ask_role: of a broker in controller mode: asks the controller soon who is master.
     """
@@ -50,6 +52,7 @@ class ReplicaState(NamedTuple):
     is_slave: bool
     ha_port: Callable[[], int | None]
     epochs: Callable[[], tuple[EpochList, int]] | None = None
+    meet_master: Callable[[ExchangeHAInfoRequestHeader], Awaitable[None]] | None = None
     check_members: Callable[[], None] | None = None
     ask_role: Callable[[], None] | None = None
 
@@ -61,6 +64,7 @@ class ReplicaHandlers:
         self._config = context.config
         self._reader, self._writer = context.store.reader, context.store.writer
         self._state = state
+        self._later = context.later
 
     def table(self) -> dict[int, Handler]:
         """Return request code -> handler."""
@@ -78,10 +82,18 @@ class ReplicaHandlers:
             self._state.check_members()
         return response(request.command)
 
-    def on_exchange_broker_ha_info(self, request: Request) -> RemotingCommand:
+    def on_exchange_broker_ha_info(self, request: Request) -> RemotingCommand | None:
         """Serve 906."""
         asked = request.command.header(ExchangeHAInfoRequestHeader)
-        port = self._state.ha_port()
+        meet_master, port = self._state.meet_master, self._state.ha_port()
+        if asked.master_ha_address and meet_master is not None:
+
+            async def serve() -> RemotingCommand:
+                await meet_master(asked)
+                return response(request.command)
+
+            self._later.answer(request, serve)
+            return None
         if asked.master_ha_address or port is None:
             return response(request.command)
         address = advertised_address(self._config, request.connection.local_address)

@@ -411,6 +411,23 @@ class ConsumerOffsets:
         if end is not None:
             self._remove(lambda key: text_of(key) not in offsets)
 
+    def advance_to(
+        self, offsets: Mapping[str, Mapping[int, int]], end_of: Callable[[str, int], int]
+    ) -> None:
+        """Take the offsets of a slave that has acted for this master, where they are larger.
+
+        Args:
+            offsets: `topic@group` -> queue id -> offset.
+            end_of: returns the end of a queue, beyond which no offset is taken.
+        """
+        for text, of_queues in offsets.items():
+            group, topic = key_of(text)
+            committed = self._committed.get((group, topic), {})
+            for queue_id, queue_offset in of_queues.items():
+                within = min(queue_offset, end_of(topic, queue_id))
+                if within > committed.get(queue_id, -1):
+                    self.commit(group, topic, queue_id, within)
+
     def topics_by_group(self) -> dict[str, list[str]]:
         """Return the topics for which each group has committed offsets, sorted."""
         topics: dict[str, list[str]] = {}

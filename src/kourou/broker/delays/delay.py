@@ -33,7 +33,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -264,6 +264,23 @@ class DelayDelivery:
             OSError: the file could not be written; it is as it was.
         """
         return await self._saver.save()
+
+    def follow(self, text: bytes) -> None:
+        """Take the progress of the master, as its file has it; not while messages are delivered.
+
+        Raises:
+            MalformedBodyError: it is not such a file.
+        """
+        self._version, offsets = parse_delay_offsets(text)
+        self.offsets.update(offsets)
+        for level in self._levels:
+            level.queue_offset = self.offsets.get(level.number, 0)
+
+    def advance_to(self, offsets: Mapping[int, int]) -> None:
+        """Take the progress of another broker of the name, where it is larger; before `start`."""
+        for level in self._levels:
+            if offsets.get(level.number, 0) > level.queue_offset:
+                self._advance(level, offsets[level.number])
 
     def on_arrivals(self, arrivals: Iterable[Arrived]) -> None:
         """Check levels that were empty and got messages; called once per loop iteration."""

@@ -65,6 +65,15 @@ class ReplicationConfig:
         default=10 * _SECOND_MS, metadata={"key": "brokerNotActiveTimeoutMillis"}
     )
     """How long after its last heartbeat name servers remove such a broker."""
+    total_replicas: int = 1
+    """With `enable_slave_acting_master`, how many brokers of the name there are, the master
+    included. If there are several, a master that starts first takes back from its slaves what has
+    changed there while one of them acted for it: offsets and the progress of delay levels."""
+    skip_pre_online: bool = False
+    """Whether a master starts without that."""
+    sync_master_flush_offset_when_startup: bool = False
+    """Whether a slave that knows no flushed position of its master takes it from one that returns.
+    Kourou's slaves only report it (`haStatus`)."""
     slave_read_enable: bool = False
     """Whether a slave serves pulls. If not, it answers them with SYSTEM_BUSY, and clients read from
     the master only. On a master, whether it sends readers that are far behind to a slave; set it on
@@ -156,6 +165,12 @@ class ReplicationConfig:
         return self.broker_role is BrokerRole.SYNC_MASTER and self.in_sync_replicas > 1
 
     @property
+    def has_pre_online(self) -> bool:
+        """Whether a master takes back what has changed at its slaves, before it serves."""
+        has_slaves = self.enable_slave_acting_master and self.total_replicas > 1
+        return has_slaves and not self.skip_pre_online and not self.is_slave
+
+    @property
     def accepts_slaves(self) -> bool:
         """Whether the broker listens for slaves."""
         has_port = self.ha_listen_port is not None or self.broker_role is not None
@@ -210,5 +225,6 @@ _POSITIVE: Final = (
     "max_ha_transfer_byte_in_second",
     "memory_bytes",
     "broker_heartbeat_interval_ms",
+    "total_replicas",
     "sync_broker_member_group_period_ms",
 )
