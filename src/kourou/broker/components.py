@@ -28,6 +28,7 @@ from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.pulling.verdicts import slave_code
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.replication.controlled_replica import ControlledReplica
+from kourou.broker.replication.escape_bridge import EscapeBridge
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.master import ReplicationMaster
 from kourou.broker.replication.member_group import MasterWatch, MemberGroup
@@ -53,6 +54,7 @@ from kourou.broker.writing.copy_waits import CopyRule
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.index_follower import IndexFollower
+from kourou.broker.writing.put import Puts
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.broker.writing.retention import Retention
 from kourou.disk import Disk
@@ -85,6 +87,7 @@ class Components:
         age_clock: the clock that message ages are measured by.
         retention: removes expired messages.
         repair: repairs damaged records from other replicas.
+        bridge: stores messages elsewhere, while a slave acts for its master; None if it does not.
         reads: verified reads of queues, for pulls, delays and transactions.
         held_pulls: the pulls that wait for messages.
         subscriptions: updates the subscriptions of the connected groups.
@@ -154,6 +157,7 @@ class Components:
         self.age_clock: Final = self._build_age_clock()
         self.retention: Final = self._build_retention()
         self.repair: Final = self._build_repair()
+        self.bridge: Final = self._build_bridge()
         self.reads: Final = VerifiedReads(store, live_config, runtime.offload, self.repair.repair)
         self.held_pulls: Final = HeldPulls(live_config)
         self.subscriptions: Final = self._build_subscriptions()
@@ -290,7 +294,7 @@ class Components:
 
     def _build_delay(self) -> DelayDelivery:
         file = ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True)
-        return DelayDelivery(self.context, self.reads, file)
+        return DelayDelivery(self.context, self.reads, file, self.puts)
 
     def _build_transactions(self) -> Transactions:
         file = ConfigFile(self.context.disk, TRANSACTIONS_FILE, parse_transaction_counts)
@@ -376,7 +380,8 @@ class Components:
     def _build_acting(self) -> ActingServices | None:
         if self.slave is None or not self.context.config.replication.enable_slave_acting_master:
             return None
-        return ActingServices(self.context, self.slave, self.metadata, self.held_pulls)
+        delay = None if self.bridge is None else self.delay
+        return ActingServices(self.context, self.slave, self.metadata, self.held_pulls, delay)
 
     def _build_watch(self) -> MasterWatch | None:
         # A controller tells a slave who is master; name servers may know an older one.
@@ -384,6 +389,17 @@ class Components:
             return None
         acting = None if self.acting is None else self.acting.master
         return MasterWatch(self.members, self.slave, acting)
+
+    def _build_bridge(self) -> EscapeBridge | None:
+        config = self.context.config
+        if self.slave is None or not config.replication.enable_remote_escape:
+            return None
+        return EscapeBridge(config, self.pool, self.runtime.random)
+
+    @property
+    def puts(self) -> Puts:
+        """Stores the messages that the broker delivers by itself."""
+        return self.context.commit if self.bridge is None else self.bridge
 
     async def _follow_delay_offsets(self, body: bytes) -> None:
         file = ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True)

@@ -431,6 +431,8 @@ class _RunningBroker:
         if self._registration is not None:
             await self._registration.stop()
         self._ports.go_away()
+        if self.components.acting is not None:
+            await self.components.acting.stop()
         await self.components.pool.close()
         if self.components.slave is not None:
             await self.components.slave.stop()
@@ -470,6 +472,10 @@ class _RunningBroker:
         self._periodic_tasks.abandon()
         if self.components.slave is not None:
             self.components.slave.abort()
+        if self.components.acting is not None:
+            self.components.acting.abandon()
+        if self.components.bridge is not None:
+            self.components.bridge.abandon()
         self.components.abandon_tables()
         if self._registration is not None:
             self._registration.abandon()

@@ -44,7 +44,7 @@ from kourou.broker.delays.delivered import due_draft, find_delivered
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.writing.placement import set_aside
-from kourou.broker.writing.put import PutResult, PutStatus
+from kourou.broker.writing.put import PutResult, Puts, PutStatus
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.data_version import DataVersion
@@ -188,13 +188,16 @@ class DelayDelivery:
         offsets: level -> queue offset of its first message that was not delivered.
     """
 
-    def __init__(self, context: BrokerContext, reads: VerifiedReads, file: SavedFile) -> None:
+    def __init__(
+        self, context: BrokerContext, reads: VerifiedReads, file: SavedFile, puts: Puts
+    ) -> None:
         """Load the progress.
 
         Args:
             context: the broker's state and services.
             file: read now; written by `persist`.
             reads: reads the messages that are due.
+            puts: stores them for consumers.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -202,7 +205,7 @@ class DelayDelivery:
         self._store = context.store
         self._is_as_left = context.is_as_left
         self._topics = context.topics
-        self._commit = context.commit
+        self._puts = puts
         self._stats = context.stats
         self._reads = reads
         self._clock = context.clock
@@ -230,15 +233,20 @@ class DelayDelivery:
         self._timer_at_s = 0.0  # kept here because uvloop's handles lack it for timers due at once
         self._is_started = False
 
-    def start(self) -> None:
+    def start(self, *, has_files_as_left: bool | None = None) -> None:
         """Begin to deliver; messages that became due while the broker was down come first.
 
-        Progress beyond the end of a queue is set back: a crash lost messages that it counts.
+        May be called again after `stop`. Progress beyond the end of a queue is set back: a crash
+        lost messages that it counts.
+
+        Args:
+            has_files_as_left: whether the saved progress counts all deliveries; None: as the
+                context says.
         """
         for level in self._levels:
             self._clamp(level)
         self._is_started = True
-        if self._is_as_left:
+        if self._is_as_left if has_files_as_left is None else has_files_as_left:
             self.deliver_due()
             return
         for level in self._levels:
@@ -485,11 +493,11 @@ class DelayDelivery:
                 waiting = set_aside(
                     draft, read_record(record, check_crc=False), self._delay_levels_ms
                 )
-                self._commit.put([waiting], now_ms, done)
+                self._puts.put([waiting], now_ms, done)
             elif not future.done():
                 future.set_result(result)
 
-        self._commit.put([draft], now_ms, done)
+        self._puts.put([draft], now_ms, done)
         return future
 
     def _draft(self, level: DelayLevel, record: bytes) -> RecordDraft | None:

@@ -65,6 +65,11 @@ class ActingMaster:
         self._not_before_s = asyncio.get_running_loop().time() + _MASTER_START_S
         await self._change(is_acting=False)
 
+    async def stop(self) -> None:
+        """End to act for good, and return when all that was begun has stopped."""
+        self._not_before_s = float("inf")
+        await self._change(is_acting=False)
+
     @property
     def serves_reads(self) -> bool:
         """Whether clients may read although the broker is a slave."""

@@ -57,6 +57,9 @@ class ReplicationConfig:
     """Whether the slave with the smallest id acts for its master while that is away: it serves
     reads and offset commits. Name servers show it as the master, not writable, with their option
     `supportActingMaster`. The same for all brokers of a name."""
+    enable_remote_escape: bool = False
+    """With that, whether the slave also delivers messages of delay levels while it acts. It sends
+    them to the masters of other broker names, where their topics must exist."""
     broker_heartbeat_interval_ms: int = field(
         default=1 * _SECOND_MS, metadata={"key": "brokerHeartbeatInterval"}
     )
@@ -134,6 +137,8 @@ class ReplicationConfig:
     masters. If not, all of the log."""
 
     def __post_init__(self) -> None:
+        if self.enable_remote_escape and not self.enable_slave_acting_master:
+            raise ConfigError("enable_remote_escape needs enable_slave_acting_master")
         port = self.ha_listen_port
         if port is not None and not 0 <= port <= _PORT_MAX:
             raise ConfigError(f"ha_listen_port is {port}; it must be 0 to {_PORT_MAX}")

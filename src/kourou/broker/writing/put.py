@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from kourou.broker.config import BrokerConfig
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.record.encode import RecordDraft
 from kourou.store.message_store import AppendedRecord
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,15 @@ class PutResult:
 
 
 Done = Callable[[PutResult], None]
+
+
+class Puts(Protocol):
+    """Stores messages of the broker itself: the group commit, or other brokers."""
+
+    def put(
+        self, drafts: Sequence[RecordDraft], now_ms: int, done: Done, *, answers_late: bool = True
+    ) -> None:
+        """Store messages; see `GroupCommit.put`."""
 
 
 class Waiter(Protocol):
