@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
-from kourou.broker.acting_services import ActingServices
+from kourou.broker.acting_services import ActingServices, EscapedDeliveries
 from kourou.broker.advertised import store_host
 from kourou.broker.client_calls import call_connection
 from kourou.broker.client_handlers import ConsumerIdsNotifier
@@ -301,9 +302,12 @@ class Components:
         return Transactions(self.context, self.tables, self.reads, self.age_clock, file)
 
     def _build_timers(self) -> Timers:
-        file = ConfigFile(self.context.disk, TIMERS_FILE, parse_timer_metrics)
-        counts = TimerCounts(self.context, file)
-        return Timers(self.context, TimerStorage(self.context, counts), counts)
+        context = self.context
+        if self.slave is not None:  # its files lack what the master has done since
+            context = replace(context, is_as_left=False)
+        file = ConfigFile(context.disk, TIMERS_FILE, parse_timer_metrics)
+        counts = TimerCounts(context, file)
+        return Timers(context, TimerStorage(context, counts), counts, self.puts)
 
     def _build_master(self) -> ReplicationMaster | None:
         config = self.context.config
@@ -380,8 +384,11 @@ class Components:
     def _build_acting(self) -> ActingServices | None:
         if self.slave is None or not self.context.config.replication.enable_slave_acting_master:
             return None
-        delay = None if self.bridge is None else self.delay
-        return ActingServices(self.context, self.slave, self.metadata, self.held_pulls, delay)
+        deliveries = None
+        if self.bridge is not None:
+            config = self.context.config
+            deliveries = EscapedDeliveries(config, self.delay, self._build_timers)
+        return ActingServices(self.context, self.slave, self.metadata, self.held_pulls, deliveries)
 
     def _build_watch(self) -> MasterWatch | None:
         # A controller tells a slave who is master; name servers may know an older one.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kourou.broker.administration.admin_handlers import build_admin_handlers
 from kourou.broker.administration.admin_topics import TopicAdminHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
@@ -21,13 +23,14 @@ from kourou.broker.pulling.fast_pull import FastPull
 from kourou.broker.pulling.query import MessageQueryHandler, QueryHandlers
 from kourou.broker.pulling.slow_consumers import SlowConsumers
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
-from kourou.broker.replication.pre_online import PreOnline
+from kourou.broker.replication.pre_online import PreOnline, TakenBack
 from kourou.broker.sending.fast_batch import FastBatch
 from kourou.broker.sending.fast_send import FastSend
 from kourou.broker.sending.reply import ReplyHandler
 from kourou.broker.sending.send import SendHandlers
 from kourou.broker.sending.send_checks import SendChecks
 from kourou.broker.timer.timer_handlers import TimerHandlers
+from kourou.protocol.brokers import TimerCheckPoint
 from kourou.protocol.codes import RequestCode
 from kourou.remoting.connection import Connection, FastPath
 from kourou.remoting.dispatch import Handler
@@ -56,8 +59,11 @@ def build_pre_online(components: Components) -> PreOnline:
         components.members,
         components.pool,
         reader.synced_position,
-        lambda found: offsets.advance_to(found, reader.max_offset),
-        components.delay.advance_to,
+        TakenBack(
+            lambda found: offsets.advance_to(found, reader.max_offset),
+            components.delay.advance_to,
+            components.timers.note_elsewhere,
+        ),
     )
 
 
@@ -93,7 +99,7 @@ def build_handlers(components: Components) -> Handlers:
         messages=MessageQueryHandler(context),
         topics=TopicAdminHandlers(context, tables.offsets, deletion),
         transactions=components.transactions,
-        timers=TimerHandlers(context, timers, placement),
+        timers=TimerHandlers(context, timers, placement, _check_point(components)),
         popping=components.popping,
         admin=build_admin_handlers(components, deletion),
     )
@@ -170,6 +176,13 @@ def _replica_state(components: Components) -> ReplicaState:
         epochs=lambda: (replica.epochs.epochs, replica.role.broker_id),
         ask_role=replica.port.ask_role,
     )
+
+
+def _check_point(components: Components) -> Callable[[], TimerCheckPoint]:
+    acting = components.acting
+    if acting is None:
+        return components.timers.storage.check_point
+    return acting.timer_check_point
 
 
 def _build_assignments(components: Components) -> AssignmentHandlers:

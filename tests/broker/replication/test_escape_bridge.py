@@ -162,3 +162,84 @@ def test_a_refused_message_is_logged_with_its_topic(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.WARNING):
         run(test)
+
+
+def due_in(seconds: float, body: bytes) -> Message:
+    return Message("T", body, delay_ms=int(seconds * 1000))
+
+
+def test_scheduled_messages_are_delivered_once_by_the_slave_and_not_again_by_the_master() -> None:
+    async def test(cluster: Cluster) -> None:
+        early = due_in(5, b"early")
+        messages = [due_in(40 + number / 10, b"%d" % number) for number in range(100)]
+        await send_to_master(cluster, early, *messages, due_in(200, b"later"))
+        assert bodies(cluster, MASTER) == [b"early"]
+        await cluster.kill_broker(MASTER)
+        await acts(cluster, SLAVE)
+        await asyncio.sleep(60)
+        expected = sorted(message.body for message in messages)
+        assert bodies(cluster, OTHER) == expected
+
+        await cluster.restart_broker(MASTER)
+        await asyncio.sleep(200)
+        assert bodies(cluster, OTHER) == expected
+        assert bodies(cluster, MASTER) == [b"early", b"later"]
+
+    run(test)
+
+
+def test_a_master_that_returns_in_the_middle_repeats_a_second_at_most() -> None:
+    async def test(cluster: Cluster) -> None:
+        messages = [due_in(30 + number / 10, b"%d" % number) for number in range(200)]
+        await send_to_master(cluster, *messages)
+        await cluster.kill_broker(MASTER)
+        await acts(cluster, SLAVE)
+        await until(lambda: len(bodies(cluster, OTHER)) >= 70, 60)
+        await cluster.restart_broker(MASTER)
+        await asyncio.sleep(40)
+        ours, others = bodies(cluster, MASTER), bodies(cluster, OTHER)
+        assert {*ours, *others} == {message.body for message in messages}
+        assert len({*ours} & {*others}) <= 11
+        assert len(ours) == len({*ours})
+
+    run(test)
+
+
+def test_a_second_time_of_acting_delivers_only_what_is_due_since() -> None:
+    async def test(cluster: Cluster) -> None:
+        await send_to_master(cluster, due_in(30, b"a"), due_in(100, b"b"), due_in(160, b"c"))
+        await cluster.kill_broker(MASTER)
+        await acts(cluster, SLAVE)
+        await until(lambda: bodies(cluster, OTHER) == [b"a"], 40)
+        await asyncio.sleep(2)  # progress is counted in seconds
+        await cluster.restart_broker(MASTER)
+        await until(lambda: bodies(cluster, MASTER) == [b"b"], 100)
+        await copied(cluster)
+        await cluster.kill_broker(MASTER)
+        await acts(cluster, SLAVE)
+        await until(lambda: bodies(cluster, OTHER) == [b"a", b"c"], 70)
+        await asyncio.sleep(2)
+        await cluster.restart_broker(MASTER)
+        await asyncio.sleep(30)
+        assert bodies(cluster, MASTER) == [b"b"]
+
+    run(test)
+
+
+def test_a_recalled_message_is_not_delivered_by_the_slave() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.producer() as producer:
+            queues = await producer.fetch_publish_message_queues("T")
+            queue = next(queue for queue in queues if queue.broker_name == "broker-0")
+            receipt = await producer.send(due_in(40, b"recalled"), queue=queue)
+            await producer.send(due_in(40, b"kept"), queue=queue)
+            assert receipt.recall_handle is not None
+            await producer.recall("T", receipt.recall_handle)
+        await copied(cluster)
+        await cluster.kill_broker(MASTER)
+        await acts(cluster, SLAVE)
+        await until(lambda: bodies(cluster, OTHER) == [b"kept"], 40)
+        await asyncio.sleep(5)
+        assert bodies(cluster, OTHER) == [b"kept"]
+
+    run(test)

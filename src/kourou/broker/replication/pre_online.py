@@ -6,6 +6,8 @@ messages. Each slave that a name server knows is asked in the order of the ids:
     906    names the master, so that the slave ends to act before it answers
     43     offsets of groups: the larger of the two counts for each queue
     45     progress of the delay levels: likewise
+    60     progress of scheduled messages: those are not delivered again that the slave had in its
+           wheel, and whose time was over
 
 Java compares the versions of whole tables instead, and takes a newer one with offsets that are as
 old as the last copy of the slave, 10 s at most.
@@ -22,13 +24,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from kourou.broker.advertised import advertised_address
 from kourou.broker.config import BrokerConfig
 from kourou.broker.replication.member_group import MemberGroup
 from kourou.errors import KourouError
-from kourou.protocol.brokers import ExchangeHAInfoRequestHeader
+from kourou.protocol.brokers import (
+    ExchangeHAInfoRequestHeader,
+    TimerCheckPoint,
+    decode_timer_check_point,
+)
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.protocol.offset_table import (
@@ -44,10 +51,21 @@ _TIMEOUT_S: Final = 3.0
 _RETRY_S: Final = 1.0
 _GIVE_UP_S: Final = 60.0
 
-TakeOffsets = Callable[[Mapping[str, Mapping[int, int]]], None]
-"""Takes `topic@group` -> queue id -> offset."""
-TakeDelays = Callable[[Mapping[int, int]], None]
-"""Takes delay level -> queue offset."""
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Receivers of the state of a slave.
+
+    Attributes:
+        offsets: takes `topic@group` -> queue id -> offset.
+        delays: takes delay level -> queue offset.
+        timers: takes the time, and the queue offset of the timer topic, before which scheduled
+            messages are delivered.
+    """
+
+    offsets: Callable[[Mapping[str, Mapping[int, int]]], None]
+    delays: Callable[[Mapping[int, int]], None]
+    timers: Callable[[int, int], None]
 
 
 class PreOnline:
@@ -59,8 +77,7 @@ class PreOnline:
         members: MemberGroup,
         pool: ConnectionPool,
         flushed_position: int,
-        take_offsets: TakeOffsets,
-        take_delays: TakeDelays,
+        taken: TakenBack,
     ) -> None:
         """Ask the slaves that `members` finds by connections of `pool`.
 
@@ -69,15 +86,13 @@ class PreOnline:
             members: finds the slaves.
             pool: connections to them.
             flushed_position: the synced end of the master's log.
-            take_offsets: called with the offsets of a slave.
-            take_delays: called with its progress.
+            taken: called with what each has.
         """
         self._config = config
         self._members = members
         self._pool = pool
         self._flushed_position = flushed_position
-        self._take_offsets = take_offsets
-        self._take_delays = take_delays
+        self._taken = taken
         self._done = {config.broker_id}
 
     async def run(self) -> None:
@@ -116,10 +131,13 @@ class PreOnline:
             offsets = decode_consumer_offset_table(answer.body).offsets
             answer = await self._ask(address, RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET))
             delays = decode_delay_offset_table(answer.body).offsets if answer.body else {}
+            answer = await self._ask(address, RemotingCommand(RequestCode.GET_TIMER_CHECK_POINT))
+            timers = decode_timer_check_point(answer.body) if answer.body else TimerCheckPoint()
         except (KourouError, OSError) as error:
             return f"{address}: {error}"
-        self._take_offsets(offsets)
-        self._take_delays(delays)
+        self._taken.offsets(offsets)
+        self._taken.delays(delays)
+        self._taken.timers(timers.last_read_time_ms, timers.last_timer_queue_offset)
         return ""
 
     def _own_addresses(self, host: str) -> ExchangeHAInfoRequestHeader:

@@ -58,8 +58,9 @@ class ReplicationConfig:
     reads and offset commits. Name servers show it as the master, not writable, with their option
     `supportActingMaster`. The same for all brokers of a name."""
     enable_remote_escape: bool = False
-    """With that, whether the slave also delivers messages of delay levels while it acts. It sends
-    them to the masters of other broker names, where their topics must exist."""
+    """With that, whether the slave also delivers messages of delay levels and scheduled messages
+    while it acts. It sends them to the masters of other broker names, where their topics must
+    exist."""
     broker_heartbeat_interval_ms: int = field(
         default=1 * _SECOND_MS, metadata={"key": "brokerHeartbeatInterval"}
     )
@@ -71,7 +72,7 @@ class ReplicationConfig:
     total_replicas: int = 1
     """With `enable_slave_acting_master`, how many brokers of the name there are, the master
     included. If there are several, a master that starts first takes back from its slaves what has
-    changed there while one of them acted for it: offsets and the progress of delay levels."""
+    changed there while one of them acted for it: offsets, and the progress of deliveries."""
     skip_pre_online: bool = False
     """Whether a master starts without that."""
     sync_master_flush_offset_when_startup: bool = False

@@ -20,6 +20,7 @@ apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from kourou.broker.context import BrokerContext
@@ -30,7 +31,7 @@ from kourou.errors import MessageIllegalError, RemoteSystemError, UsageError
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.recall_handle import RecallHandle, decode_recall_handle
-from kourou.protocol.brokers import encode_timer_check_point
+from kourou.protocol.brokers import TimerCheckPoint, encode_timer_check_point
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.json_records import encode_record
@@ -48,17 +49,25 @@ _UNAVAILABLE: Final = "recall failed, broker service not available"
 class TimerHandlers:
     """Serves RECALL_MESSAGE (370), GET_TIMER_CHECK_POINT (60) and GET_TIMER_METRICS (61)."""
 
-    def __init__(self, context: BrokerContext, timers: Timers, placement: TimerPlacement) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        timers: Timers,
+        placement: TimerPlacement,
+        check_point: Callable[[], TimerCheckPoint],
+    ) -> None:
         """Recall messages that wait in `timers`.
 
         Args:
             context: the broker's state and services.
             timers: stop the delivery of recalled messages.
             placement: places the records of recalls.
+            check_point: returns the progress.
         """
         self._config = context.live_config
         self._topics = context.topics
         self._timers = timers
+        self._check_point = check_point
         self._placement = placement
         self._commit = context.commit
         self._stats = context.stats
@@ -75,7 +84,7 @@ class TimerHandlers:
 
     def on_get_timer_check_point(self, request: Request) -> RemotingCommand:
         """Serve 60."""
-        body = encode_timer_check_point(self._timers.storage.check_point())
+        body = encode_timer_check_point(self._check_point())
         return response(request.command, body=body)
 
     def on_get_timer_metrics(self, request: Request) -> RemotingCommand:

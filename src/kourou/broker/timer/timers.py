@@ -50,17 +50,20 @@ from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.broker.timer.timer_intake import FedMessage, IntakePace, TimerIntake
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.writing.placement import set_aside
-from kourou.broker.writing.put import PutResult, PutStatus
+from kourou.broker.writing.put import PutResult, Puts, PutStatus
 from kourou.errors import MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC, TOPIC_LENGTH_MAX
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.timer.delivered import DeliveryKey, delivery_key
 from kourou.store.timer.layouts import PRECISION_MS
+from kourou.store.timer.slot_choice import out_ms
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import (
     RecallKey,
+    TimerProgress,
     TimerRecord,
+    delivered_elsewhere,
     due_timer_draft,
     is_time,
     other_delivery_key,
@@ -84,13 +87,17 @@ class Timers:
         storage: opens the files, and makes them durable.
         skips_due: returns whether a due message need not be delivered; None if all are.
         needless: messages of which that is known before they are due.
+        rolls: whether messages are rolled; if not, they leave the wheel when they should be.
+        elsewhere: what another broker of the name has delivered; see `delivered_elsewhere`.
     """
 
-    def __init__(self, context: BrokerContext, storage: TimerStorage, counts: TimerCounts) -> None:
-        """Deliver from `store` to `topics` by `commit`."""
+    def __init__(
+        self, context: BrokerContext, storage: TimerStorage, counts: TimerCounts, puts: Puts
+    ) -> None:
+        """Deliver from `store` to `topics` by `puts`."""
         self._reader = context.store.reader
         self._topics = context.topics
-        self._commit = context.commit
+        self._puts = puts
         self._config = context.live_config
         self.storage = storage
         self.counts = counts
@@ -109,6 +116,9 @@ class Timers:
         self._skip_rate = LogRate()
         self._level = TimerLevel()
         self.skips_due: Callable[[TimerRecord], bool] | None = None
+        self.rolls = True
+        self.elsewhere = TimerProgress(0, 0)
+        self._stopped_at: TimerProgress | None = None
         self._files: TimerFiles | None = None
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -151,6 +161,7 @@ class Timers:
             self._wake.clear()
             await self._wake.wait()
         self._advance(self._files, self._clock.now_ms())
+        self._stopped_at = self.progress()
         self._move_undelivered(self._files)
 
     def abandon(self) -> None:
@@ -169,6 +180,18 @@ class Timers:
     def on_own_stored(self, topic: str, messages: Iterable[FedMessage]) -> None:
         """Note visible messages for a topic that this broker has stored; see `TimerIntake.feed`."""
         self._intake.feed(topic, messages)
+
+    def note_elsewhere(self, out_before_ms: int, offset_before: int) -> None:
+        """Note what another broker of the name has delivered; before `start`."""
+        self.elsewhere = max(self.elsewhere, TimerProgress(out_before_ms, offset_before))
+
+    def progress(self) -> TimerProgress:
+        """Return what was delivered; that of the stop after it."""
+        files = self._files
+        if self._stopped_at is not None or files is None:
+            return self._stopped_at or TimerProgress(0, 0)
+        undelivered_ms = self._slots.first_undelivered_ms(files)
+        return TimerProgress(out_ms(min(undelivered_ms, self._clock.now_ms())), files.queue_offset)
 
     # Recalls and readings
 
@@ -412,6 +435,8 @@ class Timers:
             or self._was_delivered(key)
             or self._was_decided_otherwise(timer, is_roll=entry.is_roll)
             or (is_final and self.skips_due is not None and self.skips_due(timer))
+            or (entry.is_roll and not self.rolls)
+            or delivered_elsewhere(timer, self.elsewhere)
         ):
             self.counts.dequeued(timer.counted_topic)
             self._settle(near, number)
@@ -424,11 +449,11 @@ class Timers:
             if result.status is PutStatus.TOPIC_REFUSED:
                 self._log_set_aside(result.reason)
                 waiting = set_aside(draft, timer.header, self._config.current.delay_levels_ms)
-                self._commit.put([waiting], now_ms, done, answers_late=False)
+                self._puts.put([waiting], now_ms, done, answers_late=False)
             else:
                 self._put_done(near, number, timer.counted_topic, result)
 
-        self._commit.put([draft], now_ms, done, answers_late=False)
+        self._puts.put([draft], now_ms, done, answers_late=False)
 
     def _log_set_aside(self, reason: str) -> None:
         suppressed = self._set_aside_rate.take(steady_ms() / 1000)
