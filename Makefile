@@ -78,7 +78,7 @@ fuzz: $(READY) ## fuzz every decoder with random and mutated bytes (FUZZ_SECONDS
 soak: $(READY) ## let members come and go, and be killed while they pop, for hours of virtual time; test properties with 1,000 examples; run all tests of Spark, kill its jobs in mid-batch, run a declarative pipeline; test older versions of PySpark; send a million hostile frames to each kind of ports while a healthy client runs (2 hours)
 	$(MAKE) test-spark
 	$(BIN)/pytest -q tests/sim/long tests/torture/long
-	KOUROU_CRASH_CYCLES=10 $(BIN)/pytest -q tests/crash/test_lost_masters.py tests/crash/test_killed_replicas.py
+	KOUROU_TEST_PROFILE=thorough KOUROU_CRASH_CYCLES=10 $(BIN)/pytest -q tests/crash/test_lost_masters.py tests/crash/test_killed_replicas.py
 	KOUROU_TEST_PROFILE=thorough $(BIN)/pytest -q -n $(WORKERS) --dist loadfile tests/filter tests/http2 tests/model tests/protocol tests/proxy tests/sim tests/broker/replication tests/broker/controlling tests/store/test_crashes.py tests/crash/test_killed_pops.py
 	$(BIN)/pytest -q tests/spark/kills tests/spark/declarative tests/pipelines/kills -p no:randomly
 	$(MAKE) test-pyspark PYSPARK=4.2

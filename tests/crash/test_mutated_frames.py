@@ -26,7 +26,7 @@ def test_thousands_of_mutated_frames_have_no_effect(port: str) -> None:
         "--frames",
         str(FRAMES),
         "--rounds",
-        "4",
+        "2",
         "--alone",
         "1",
         "--ratio",

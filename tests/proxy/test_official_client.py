@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from kourou.testing.process import Serving, run_command
+from tests.effort import some
 from tests.proxy.proxy_rig import Mode
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,9 @@ producer.shutdown()
 """
 
 
-@pytest.fixture(scope="module", params=Mode, ids=lambda mode: mode.value)
+@pytest.fixture(
+    scope="module", params=some([Mode.LOCAL, Mode.CLUSTER], 1), ids=lambda mode: mode.value
+)
 def serving(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Serving]:

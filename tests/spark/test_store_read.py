@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kourou.client.administration.admin import AdminClient
+from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Producer
 from kourou.model.message import Message
 from kourou.spark.schema import COLUMNS, STORE_COLUMNS, arrow_schema, ddl
@@ -25,10 +26,14 @@ def read(spark: SparkSession, path: Path, **options: str) -> DataFrame:
     return spark.read.format("rocketmq").option("storePath", str(path)).options(**options).load()
 
 
+CONFIG = ProducerConfig(send_timeout_ms=60_000)
+"""A loaded machine takes long; the default is 3 s."""
+
+
 async def send(namesrv: str, first: int, count: int) -> None:
     async with AdminClient(namesrv) as admin:
         await admin.create_topic("orders", queues=2)
-    async with Producer("store-tests", namesrv) as producer:
+    async with Producer("store-tests", namesrv, config=CONFIG) as producer:
         messages = [
             Message("orders", b"body %d" % n, tags="eu", keys=[f"o-{n}"], flag=n)
             for n in range(first, first + count)

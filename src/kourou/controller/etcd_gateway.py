@@ -152,7 +152,8 @@ class EtcdGateway:
         except (OSError, http.client.HTTPException, ValueError, TimeoutError) as error:
             if self._endpoints[0] == url:
                 self._endpoints.append(self._endpoints.pop(0))
-            reason = str(error) or type(error).__name__
+            is_late = isinstance(error, TimeoutError)
+            reason = "timed out" if is_late else str(error) or type(error).__name__
             raise EtcdError(f"etcd at {url} did not answer {method}: {reason}") from error
 
     def _post(self, url: str, method: str, body: Json) -> _Answer:

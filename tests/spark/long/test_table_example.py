@@ -10,7 +10,7 @@ import pytest
 
 from kourou.testing.process import Serving, run_command
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "spark_table.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "spark_table.py"
 
 
 @pytest.mark.spark
