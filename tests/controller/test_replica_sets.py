@@ -355,12 +355,12 @@ def test_replica_info_has_the_epoch_also_without_a_master() -> None:
 
 
 def test_replicas_are_listed_in_and_out_of_sync() -> None:
-    info = replicas_info(broker_set(1, 2), {2: beat()}, {2: beat(max_offset=7)})
+    info = replicas_info(broker_set(1, 2), {2: beat()}, {2: beat(max_offset=7)}, 30)
 
     assert [(one.broker_id, one.alive) for one in info.in_sync_replicas] == [(1, False)]
     assert [(one.broker_id, one.alive) for one in info.not_in_sync_replicas] == [(2, True)]
     (two,) = info.not_in_sync_replicas
-    assert (two.epoch, two.max_offset) == (1, 7)
+    assert (two.epoch, two.max_offset, two.silent_ms) == (1, 7, 30)
     assert (info.master_address, info.master_epoch, info.sync_state_set_epoch) == ("h:1", 1, 1)
 
 

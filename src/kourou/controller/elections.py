@@ -269,9 +269,9 @@ class Elections:
             for name in names:
                 stored = await self._settle(name)
                 if stored is not None:
-                    alive = self._heartbeats.alive(name, self._now_ms())
-                    last = self._heartbeats.all_last(name)
-                    found[name] = replica_sets.replicas_info(stored.broker_set, alive, last)
+                    now_ms, last = self._now_ms(), self._heartbeats.all_last(name)
+                    alive = self._heartbeats.alive(name, now_ms)
+                    found[name] = replica_sets.replicas_info(stored.broker_set, alive, last, now_ms)
             return found
 
     async def scan(self) -> None:

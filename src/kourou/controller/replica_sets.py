@@ -270,13 +270,14 @@ def get_replica_info(current: BrokerSet | None) -> Decision:
     return Decision(header=header, body=encode_record(current.in_sync))
 
 
-def replicas_info(current: BrokerSet, alive: Alive, last: Alive) -> ReplicasInfo:
+def replicas_info(current: BrokerSet, alive: Alive, last: Alive, now_ms: int) -> ReplicasInfo:
     """Return the entry of a broker set in the answer to CONTROLLER_GET_SYNC_STATE_DATA (1006).
 
     Args:
         current: the broker set.
         alive: the replicas that are alive.
         last: the last heartbeats of all replicas.
+        now_ms: the time, by the clock of the heartbeats.
     """
     identities = [
         ReplicaIdentity(
@@ -286,6 +287,7 @@ def replicas_info(current: BrokerSet, alive: Alive, last: Alive) -> ReplicasInfo
             replica.broker_id in alive,
             None if (beat := last.get(replica.broker_id)) is None else beat.epoch,
             None if beat is None else beat.max_offset,
+            None if beat is None else now_ms - beat.at_ms,
         )
         for replica in current.replicas
     ]

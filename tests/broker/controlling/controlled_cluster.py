@@ -10,6 +10,7 @@ from typing import Final, Self
 from kourou.broker.config import BrokerConfig
 from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
 from kourou.broker.controlling.switching_broker import SwitchingBroker
+from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Producer
@@ -34,7 +35,8 @@ TOPIC: Final = "T"
 class ControlledCluster:
     """Leaving its `with` block stops all."""
 
-    def __init__(self, replicas: int = 3, seed: int = 0) -> None:
+    def __init__(self, replicas: int = 3, seed: int = 0, *, min_in_sync: int = 1) -> None:
+        self._min_in_sync = min_in_sync
         self.network = MemoryNetwork(seed)
         self.runtime: Runtime = sim_runtime(seed, self.network)
         self.seed = seed
@@ -54,6 +56,7 @@ class ControlledCluster:
             controller=ControllerModeConfig(
                 enable_controller_mode=True, controller_addr=(CONTROLLER,)
             ),
+            replication=ReplicationConfig(min_in_sync_replicas=self._min_in_sync),
             max_message_size_bytes=16 * 1024,
             pending_connection_bytes_max=1024 * 1024,
             pending_bytes_max=4096 * 1024,
@@ -77,6 +80,14 @@ class ControlledCluster:
         self.brokers[index] = broker
         await broker.start()
         return broker
+
+    def cut_slaves(self, index: int) -> None:
+        """Let no bytes of the log, and no reports, pass between a master and its slaves."""
+        self.network.stall((HOST, 10911 + 10 * index + 1))
+
+    def heal_slaves(self, index: int) -> None:
+        """Undo `cut_slaves`."""
+        self.network.heal((HOST, 10911 + 10 * index + 1))
 
     async def kill(self, index: int) -> None:
         """End one replica like kill -9."""

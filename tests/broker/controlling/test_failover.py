@@ -66,11 +66,16 @@ async def send(producer: Producer, count: int, acknowledged: Acknowledged) -> No
             acknowledged[receipt.queue.queue_id, receipt.queue_offset] = body
 
 
-def run(replicas: int, test: Callable[[ControlledCluster], Awaitable[None]]) -> None:
+def run(
+    replicas: int,
+    test: Callable[[ControlledCluster], Awaitable[None]],
+    *,
+    min_in_sync: int = 1,
+) -> None:
     """Run a test with replicas that are all in sync."""
 
     async def main() -> None:
-        async with ControlledCluster(replicas) as cluster:
+        async with ControlledCluster(replicas, min_in_sync=min_in_sync) as cluster:
             for index in range(replicas):
                 await cluster.start(index)
             await cluster.until(lambda: len(cluster.in_sync()) == replicas)

@@ -66,6 +66,7 @@ class Controller:
         self.lost_answers = 0
         self.lost_requests = 0
         self.proposals: list[frozenset[int]] = []
+        self.offers: list[tuple[frozenset[int], int]] = []
 
     def elect(self, broker_id: int) -> None:
         self.master_id = broker_id
@@ -83,6 +84,9 @@ class Port:
 
     def ask_role(self) -> None:
         """Do nothing: the rig gives the roles."""
+
+    def offer_role(self, silent: frozenset[int], needed: int) -> None:
+        self._rig.controller.offers.append((silent, needed))
 
     async def propose(self, members: frozenset[int]) -> InSyncSet:
         controller, broker = self._rig.controller, self._rig.brokers[self._id]

@@ -19,6 +19,9 @@ class NoController:
     async def propose(self, members: frozenset[int]) -> InSyncSet:
         raise AssertionError(members)
 
+    def offer_role(self, silent: frozenset[int], needed: int) -> None:
+        raise AssertionError(silent, needed)
+
     def ask_role(self) -> None:
         raise AssertionError
 

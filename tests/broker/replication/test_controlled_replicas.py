@@ -205,7 +205,8 @@ def test_sends_are_refused_with_fewer_members_than_configured() -> None:
             await rig.kill(3)
             receipt = await send(producer)
             assert receipt.status is SendStatus.FLUSH_SLAVE_TIMEOUT
-            await until(lambda: rig.controller.stored.members == {1})
+            await asyncio.sleep(5)
+            assert len(rig.controller.stored.members) >= 2, "they can still be elected"
             with pytest.raises(RemoteSystemError, match="minInSyncReplicas is 2"):
                 await send(producer)
             await rig.start(2)

@@ -162,7 +162,11 @@ class Faults:
     def _directions(self) -> list[Direction]:
         rng = self._rng
         names = [*self._cluster.machines, *([CLIENT] if rng.random() < 0.3 else [])]
-        if rng.random() < 0.5:
+        kind = rng.random()
+        if kind < 0.1:  # of the replicas only: controllers and clients hear the master
+            side = {self._broker()}
+            names = [name for name in self._cluster.machines if name.startswith("broker")]
+        elif kind < 0.5:
             side = {self._victim()}
         else:
             side = set(rng.sample(names, rng.randrange(1, len(names))))

@@ -25,6 +25,7 @@ from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.protocol.controller.headers import (
     AlterSyncStateSetRequestHeader,
     ApplyBrokerIdRequestHeader,
+    BrokerReplicasInfo,
     ElectMasterRequestHeader,
     ElectMasterResponse,
     ElectMasterResponseHeader,
@@ -35,7 +36,9 @@ from kourou.protocol.controller.headers import (
     GetReplicaInfoResponseHeader,
     RegisterBrokerToControllerRequestHeader,
     RegisterBrokerToControllerResponseHeader,
+    ReplicasInfo,
     SyncStateSet,
+    encode_broker_names,
 )
 from kourou.protocol.json_records import decode_record, encode_record
 from kourou.protocol.topic_table import (
@@ -138,15 +141,29 @@ class Controllers:
         )
         return replicas._replace(unclean_epoch=found.unclean_epoch or 0)
 
-    async def elect(self, identity: Identity) -> ReplicaSet:
+    async def states(self, broker_name: str) -> ReplicasInfo:
+        """Return the replicas of a broker name, with what the controller has heard of each."""
+        body = encode_broker_names([broker_name])
+        answer = await self._ask(
+            lambda: request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=body)
+        )
+        found = decode_record(BrokerReplicasInfo, answer.body).replicas_info_table
+        return found.get(broker_name, ReplicasInfo())
+
+    async def elect(self, identity: Identity, *, is_designated: bool = False) -> ReplicaSet:
         """Ask for the election of a master.
+
+        Args:
+            identity: of the broker that asks; with `is_designated`, of the one to elect, although
+                the master is alive.
+            is_designated: as that says.
 
         Raises:
             RemoteError: CONTROLLER_MASTER_STILL_EXIST, CONTROLLER_ELECT_MASTER_FAILED and others.
         """
 
         def elect() -> RemotingCommand:
-            header = ElectMasterRequestHeader(*identity, invoke_time=self._now_ms())
+            header = ElectMasterRequestHeader(*identity, is_designated, self._now_ms())
             return request(RequestCode.CONTROLLER_ELECT_MASTER, header)
 
         answer = await self._ask(elect)

@@ -11,7 +11,17 @@ not change, only the in-sync set.
     itself as master, in an epoch in which  asks for another epoch: what it wrote after the last
       it was master before it started       sync may be lost, and its slaves may have it
 
-Source: ReplicasManager.java, apache/rocketmq 5.5.0, which goes on in the same epoch.
+A master that is cut off from too many members of its in-sync set acknowledges nothing, and the
+controllers elect nobody else, because they hear it. It asks them which replicas they hear, too, and
+lets one of these be elected:
+
+    who     a member of the in-sync set: it has all acknowledged messages. First of those that the
+            master does not reach, which are on the other side of a partition
+    when    enough replicas are heard to acknowledge messages without the master
+    heard   its last heartbeat is recent: a member that has died since the master lost it is not
+
+Source: ReplicasManager.java, apache/rocketmq 5.5.0, which goes on in the same epoch, and hands
+nothing over. Its controllers do not tell when they have heard a replica: under them a master stays.
 """
 
 from __future__ import annotations
@@ -20,6 +30,7 @@ from enum import Enum, auto
 
 from kourou.broker.controlling.controllers import ReplicaSet
 from kourou.broker.replication.controlled_role import ControlledRole
+from kourou.protocol.controller.headers import ReplicaIdentity, ReplicasInfo
 
 
 class Decision(Enum):
@@ -94,3 +105,31 @@ def is_complete_again(
         is_new = found.master_epoch > written_epoch
         return is_new and found.unclean_epoch == found.master_epoch
     return has_all or broker_id not in found.in_sync.members
+
+
+def choose_master(
+    found: ReplicasInfo, own_id: int, silent: frozenset[int], needed: int, fresh_ms: int
+) -> int | None:
+    """Return the id of the replica to elect instead of a master; None if it should stay.
+
+    Args:
+        found: the answer of the controller.
+        own_id: of the master.
+        silent: ids of the members that the master does not reach.
+        needed: number of replicas that acknowledge messages.
+        fresh_ms: greatest age of the last heartbeat of a replica that is heard.
+    """
+
+    def is_heard(one: ReplicaIdentity) -> bool:
+        is_fresh = one.silent_ms is not None and one.silent_ms <= fresh_ms
+        return bool(one.alive) and is_fresh and one.broker_id != own_id
+
+    members = [one for one in found.in_sync_replicas if is_heard(one)]
+    count = len(members) + sum(map(is_heard, found.not_in_sync_replicas))
+    if found.master_broker_id != own_id or count < needed or not members:
+        return None
+    ranks = [
+        (one.broker_id in silent, one.epoch or -1, one.max_offset or -1, -(one.broker_id or 0))
+        for one in members
+    ]
+    return members[ranks.index(max(ranks))].broker_id

@@ -7,10 +7,9 @@
                   does what a start does
     lease ends    the master refuses and acknowledges nothing until it is confirmed again
 
-A master sends no heartbeats while it is not confirmed and the controller does not answer: if only
-one direction of the network is cut, the controller then elects another one. A replica whose disk is
+A replica whose disk is
 full, has failed or does not end a sync sends none either, if the set has other members: the
-controller then elects one of these, or does not elect this one. Nor does one whose log may lack
+controllers then elect one of these, or do not elect this one. Nor does one whose log may lack
 what it has acknowledged; it does not become master, even if it was elected before the controller
 took it for lost.
 
@@ -28,9 +27,9 @@ from typing import Final
 from kourou.broker.advertised import advertised_address
 from kourou.broker.components import Components
 from kourou.broker.config import BrokerConfig, FlushDiskType
+from kourou.broker.controlling.confirmation import Confirmation
 from kourou.broker.controlling.controllers import Controllers, Identity, ReplicaSet
 from kourou.broker.controlling.identity import obtain_identity
-from kourou.broker.controlling.lease import Lease
 from kourou.broker.controlling.role_decisions import (
     Decision,
     decide,
@@ -49,12 +48,12 @@ from kourou.errors import (
     ConfigError,
     KourouError,
     RemoteError,
+    TransportError,
 )
 from kourou.metrics import Family
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.controller.headers import register_check_code
-from kourou.protocol.topic_table import BrokerHeartbeatRequestHeader
 from kourou.remoting.connection import Connection
 from kourou.remoting.network import Address
 from kourou.remoting.pool import ConnectionPool
@@ -112,9 +111,11 @@ class SwitchingBroker:
         self._is_registered = False
         self._poll_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._lease = Lease(config.controller.controller_lease_ms, self._on_lease_ended)
+        self._confirmation = Confirmation(
+            config.controller, self._controllers, self._address, self.ask_role
+        )
+        self._handover: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._is_confirmed = True  # the last question to the controller was answered
         self._changing = asyncio.Lock()
         self._is_silent = False  # waits until the controller takes the broker for lost
         self._others: frozenset[int] = frozenset()  # in sync, by the last answer
@@ -213,19 +214,22 @@ class SwitchingBroker:
     def abandon(self) -> None:
         """Stop like a killed process."""
         self._is_ended = True
-        for task in self._tasks:
-            task.cancel()
-        self._lease.cancel()
+        self._cancel()
         if self._broker is not None:
             self._broker.abandon()
         self._pool.abort()
 
     async def _end_tasks(self) -> None:
         self._is_ended = True
-        self._lease.cancel()
-        for task in self._tasks:
+        await asyncio.gather(*self._cancel(), return_exceptions=True)
+
+    def _cancel(self) -> list[asyncio.Task[None]]:
+        """Cancel all tasks, and return them."""
+        tasks = self._tasks if self._handover is None else [*self._tasks, self._handover]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._confirmation.end()
+        return tasks
 
     @property
     def last_failure(self) -> str:
@@ -281,6 +285,7 @@ class SwitchingBroker:
             is_namesrv_local=self._is_namesrv_local,
         )
         self._broker, self._role, self._learned = broker, role, None
+        self._confirmation.begin(broker, role)
         broker.truncation_needed().add_done_callback(lambda _: self._poll_due.set())
 
     async def _change_role(
@@ -302,7 +307,7 @@ class SwitchingBroker:
             if self._broker is not None:
                 end = self._broker.log_state().max_offset
                 broker, self._broker, self._role = self._broker, None, None
-                self._lease.cancel()
+                self._confirmation.end()
                 broker.fence("the broker is changing its role")
                 await broker.stop()
             if cut_at is not None:
@@ -315,25 +320,23 @@ class SwitchingBroker:
                 return
             await self._begin(role)
             if role.is_master:
-                self._lease.renew(asked_at_s)
-                if not self._lease.is_held:
-                    self._on_lease_ended()
+                self._confirmation.confirm_elected(asked_at_s)
 
     # Questions to the controllers
 
     async def _poll(self) -> None:
         """Ask who is master, and do what follows from the answer."""
         await self._repair()
-        asked_at_s, lease_from_s = self._loop.time(), self._lease.now_s()
+        asked_at_s, lease_from_s = self._loop.time(), self._confirmation.now_s()
         found = await self._ask()
-        self._is_confirmed = True
+        self._confirmation.is_answered = True
         self._others = found.in_sync.members - {self._me.broker_id}
         await self._compare_mark(found)
         decision = self._decide(found)
         self._is_silent = self._is_silent and decision is Decision.ELECT and bool(found.master_id)
         may_lead = not self._lacks_acknowledged and not self._check_fitness()
         if decision is Decision.ELECT and may_lead:
-            lease_from_s = self._lease.now_s()
+            lease_from_s = self._confirmation.now_s()
             found = await self._elect()
             decision = self._decide(found)
         if decision is Decision.CHANGE_ROLE and not self._must_not_lead(found):
@@ -384,7 +387,8 @@ class SwitchingBroker:
             return
         truncation = self._broker.truncation_needed()
         if truncation.done() and self._role is not None:
-            await self._change_role(self._role, self._lease.now_s(), cut_at=truncation.result())
+            now_s = self._confirmation.now_s()
+            await self._change_role(self._role, now_s, cut_at=truncation.result())
 
     async def _compare_mark(self, found: ReplicaSet) -> None:
         """Compare an answer with the mark of what was acknowledged; see `role_decisions.py`."""
@@ -462,31 +466,24 @@ class SwitchingBroker:
         """Ask the controllers soon who is master."""
         self._poll_due.set()
 
+    def offer_role(self, silent: frozenset[int], needed: int) -> None:
+        """Let a member be elected that this master does not reach; see `ControllerPort`."""
+        if self._handover is None or self._handover.done():
+            self._handover = asyncio.create_task(self._hand_over(silent, needed), name="hand over")
+
+    async def _hand_over(self, silent: frozenset[int], needed: int) -> None:
+        try:
+            await self._confirmation.hand_over(self._me, silent, needed)
+        except (RemoteError, TransportError) as error:
+            self._on_failure(error)
+        self._poll_due.set()
+
     async def _beat(self) -> None:
-        """Send a heartbeat; its answer renews the lease of a master."""
-        if self._broker is None or not self._is_registered or not self._is_confirmed:
+        """Send a heartbeat, unless another replica should be elected."""
+        if self._broker is None or not self._is_registered or self._is_silent:
             return
-        if self._is_silent or self._lacks_acknowledged or self._check_fitness():
-            return
-        rules, asked_at_s = self._config.controller, self._lease.now_s()
-        epoch = 0 if self._role is None else self._role.master_epoch
-        header = BrokerHeartbeatRequestHeader(
-            self._me.cluster,
-            self._address,
-            self._me.broker_name,
-            self._me.broker_id,
-            *self._current.log_state(),
-            rules.controller_heartbeat_timeout_ms,
-            rules.broker_election_priority,
-        )
-        known = await self._controllers.heartbeat(header)
-        role = self._role
-        if known.master_epoch is not None and known.master_epoch != epoch:
-            self._poll_due.set()  # there is another master, which confirms nothing for this one
-        elif role is not None and role.is_master and role.master_epoch == epoch:
-            self._lease.renew(asked_at_s)
-            if self._lease.is_held:
-                self._current.unfence()
+        if not self._lacks_acknowledged and not self._check_fitness():
+            await self._confirmation.beat(self._me)
 
     def _check_fitness(self) -> str:
         """Return why other members of the in-sync set should be elected; empty if not."""
@@ -495,13 +492,6 @@ class SwitchingBroker:
             log.warning("controller.left_to_others reason=%s", reason)
         self._unfit_reason = reason
         return reason
-
-    def _on_lease_ended(self) -> None:
-        """Fence the master: another one may be elected soon."""
-        if self._broker is not None and self._role is not None and self._role.is_master:
-            self._is_confirmed = False
-            log.warning("controller.lease_ended epoch=%d", self._role.master_epoch)
-            self._broker.fence("no controller has confirmed the master within its lease")
 
     # Loops
 

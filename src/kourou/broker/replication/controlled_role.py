@@ -7,6 +7,7 @@ A broker runs with one role. After a change of the role the caller stops it, and
     elections, lease
     Broker(role=..., controller=...)  -->  copies the log as this role demands
     ControllerPort.propose            <--  asks for another in-sync set
+    ControllerPort.offer_role         <--  a master that reaches too few members
     Broker.adopt_in_sync              -->  takes a newer confirmed set
     Broker.truncation_needed          <--  a slave's log has an end that its master lacks
     Broker.fence, Broker.unfence      -->  refuses changes while the lease is not confirmed
@@ -72,6 +73,17 @@ class ControllerPort(Protocol):
         Raises:
             RemoteError: the controller has refused this request, or has decided otherwise.
             TransportError: no answer arrived: the set may or may not be stored.
+        """
+
+    def offer_role(self, silent: frozenset[int], needed: int) -> None:
+        """Let a member of the in-sync set be elected that this master does not reach.
+
+        No effect if none is alive at the controller that could acknowledge messages. May be called
+        again while that is found out.
+
+        Args:
+            silent: broker ids of the members that report nothing.
+            needed: number of replicas, the new master included, that must be alive beside this one.
         """
 
     def ask_role(self) -> None:

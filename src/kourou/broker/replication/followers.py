@@ -6,6 +6,7 @@ when it is reached.
 
     is close to the end    reached a recent mark, and the start of the current epoch
     is late                has not reached a mark for `haMaxTimeSlaveNotCatchup`
+    is silent              is late, and has reported nothing for as long
 
 Copies are counted by broker id, so that an old connection of a slave never counts beside its new
 one. A slave that connects again counts only from its first report on: it may have lost bytes.
@@ -31,14 +32,23 @@ class _Follower:
     Attributes:
         position: up to which it has reported the log; `UNKNOWN` before its first report.
         caught_up_at_s: when it last had the whole log.
+        reported_at_s: when it last reported anything.
         mark: an end of the log that it has not reached yet, and the time of that.
     """
 
-    __slots__ = ("caught_up_at_s", "is_connected", "is_learner", "mark", "position")
+    __slots__ = (
+        "caught_up_at_s",
+        "is_connected",
+        "is_learner",
+        "mark",
+        "position",
+        "reported_at_s",
+    )
 
     def __init__(self, caught_up_at_s: float) -> None:
         self.position = UNKNOWN
         self.caught_up_at_s = caught_up_at_s
+        self.reported_at_s = float("-inf")
         self.mark: tuple[int, float] | None = None
         self.is_learner = False
         self.is_connected = False
@@ -81,7 +91,7 @@ class Followers:
     def on_reported(self, broker_id: int, position: int, log_end: int, now_s: float) -> None:
         """Note that a slave has the log up to `position`."""
         follower = self._by_id[broker_id]
-        follower.position = position
+        follower.position, follower.reported_at_s = position, now_s
         if position >= log_end:
             follower.caught_up_at_s, follower.mark = now_s, None
         elif follower.mark is not None and position >= follower.mark[0]:
@@ -122,6 +132,15 @@ class Followers:
             for broker_id in members
             if broker_id not in self._by_id
             or self._behind_s(self._by_id[broker_id], log_end, now_s) > self._late_s
+        )
+
+    def silent(self, late: Iterable[int], now_s: float) -> frozenset[int]:
+        """Return those late members that do not only lag, but report nothing."""
+        return frozenset(
+            broker_id
+            for broker_id in late
+            if broker_id not in self._by_id
+            or now_s - self._by_id[broker_id].reported_at_s > self._late_s
         )
 
     def forget(self, members: Iterable[int]) -> None:

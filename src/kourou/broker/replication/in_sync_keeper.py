@@ -11,6 +11,11 @@ A slave must have everything confirmed before it is proposed, since it may be el
 load it never has, if others confirm what it is about to receive. So a slave that is close counts as
 soon as that, and is proposed when it has reached what was confirmed until then.
 
+A set with fewer members than `minInSyncReplicas` is not proposed: nothing could be acknowledged
+with it, and a member that it lacks could not be elected, although it has all acknowledged messages.
+Sends are refused while too few members keep up. If these do not even report, the master offers its
+role to them: it may be the one that is cut off.
+
 Source: AutoSwitchHAService.java, ReplicasManager.java, apache/rocketmq 5.5.0.
 """
 
@@ -86,6 +91,8 @@ class InSyncKeeper:
         self._epoch_start = list(epochs)[-1].start
         self._confirmed = 0
         self._joining: frozenset[int] = frozenset()  # they count, and are not proposed yet
+        self._late: frozenset[int] = frozenset()  # members that do not keep up
+        self._was_cut_off = False  # at the last check
         self._fence_reason = ""
         self._propose_from_s = 0.0  # not before, after a proposal that failed
         self._failure = ""
@@ -183,6 +190,7 @@ class InSyncKeeper:
             reason = f"the broker is not the master any more: the in-sync set is {self.in_sync}"
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
         size, needed = self._decisions.size_min, self._config.min_in_sync_replicas
+        size = min(size, len(self.in_sync.members - self._late))
         if size < needed:
             reason = f"{size} replicas are in sync, and minInSyncReplicas is {needed}"
             return PutResult(PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, reason=reason)
@@ -213,6 +221,8 @@ class InSyncKeeper:
         self.followers.on_reported(
             broker_id, position, self._commit.stored_position, self._loop.time()
         )
+        if broker_id in self._late:
+            self._find_late()
         if broker_id not in self.in_sync.members and self._is_close(broker_id):
             self._propose_changes()
 
@@ -232,8 +242,32 @@ class InSyncKeeper:
         self._timer = self._loop.call_later(pause_s, self._check)
 
     def _check(self) -> None:
+        self._find_late()
         self._propose_changes()
+        self._offer_role()
         self._check_later()
+
+    def _find_late(self) -> None:
+        """Find the members that do not keep up."""
+        end, now_s, others = self._commit.stored_position, self._loop.time(), self.in_sync.members
+        late = self.followers.late(others - {self.broker_id}, end, now_s)
+        if self._commit.is_read_only:  # it sends nothing, so that all seem late
+            late = frozenset()
+        if late != self._late:
+            self._late = late
+            self._changed()
+
+    def _offer_role(self) -> None:
+        """Offer the role of the master if too few members report, at two checks in a row.
+
+        After a pause of this process, the first check may come before their reports.
+        """
+        silent = self.followers.silent(self._late, self._loop.time())
+        left, needed = len(self.in_sync.members - silent), self._config.min_in_sync_replicas
+        is_cut_off = bool(silent) and left < needed
+        if is_cut_off and self._was_cut_off and not self._fence_reason:
+            self._port.offer_role(silent, needed)
+        self._was_cut_off = is_cut_off
 
     def _propose_changes(self) -> None:
         """Propose the set as it should be, unless it is, or another proposal is under way."""
@@ -242,15 +276,16 @@ class InSyncKeeper:
             return
         end, now_s, members = self._commit.stored_position, self._loop.time(), self.in_sync.members
         if now_s < self._propose_from_s or self._commit.is_read_only:
-            return  # a failed store sends nothing, so that all slaves look late: one must take over
-        late = self.followers.late(members - {self.broker_id}, end, now_s)
+            return
         close = self.followers.joining(self._epoch_start, end, now_s) - members
         confirmed = self.confirm_position
         ready = frozenset(one for one in close if self.followers.position(one) >= confirmed)
         if close - ready != self._joining:
             self._joining = close - ready
             self._changed()
-        wanted = (members - late) | ready
+        wanted = (members - self._late) | ready
+        if len(wanted) < self._config.min_in_sync_replicas:
+            wanted = members | ready
         if wanted != members:
             decisions.propose(wanted)
             self._changed()

@@ -233,6 +233,7 @@ class ReplicaIdentity:
     Attributes:
         epoch, max_offset: Kourou's own fields: the newest epoch and the end of its log by its last
             heartbeat, also if it is not alive; None if this controller has received none.
+        silent_ms: Kourou's own field: the time since its last heartbeat, likewise.
     """
 
     broker_name: str | None = None
@@ -241,6 +242,7 @@ class ReplicaIdentity:
     alive: bool | None = None
     epoch: int | None = None
     max_offset: int | None = None
+    silent_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

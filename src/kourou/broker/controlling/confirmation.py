@@ -1,0 +1,140 @@
+"""Confirmation of a master by controllers: its heartbeats, its lease, and the fence without it.
+
+A master that reaches too few members of its in-sync set gives its role up, if another replica can
+serve (`role_decisions.py`). It is fenced before it asks for the election, until the answer to a
+heartbeat shows that it is still the master.
+
+A master sends no heartbeats while it is not confirmed and the controller does not answer: if only
+one direction of the network is cut, the controller then elects another one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kourou.broker.controlled_broker import ControlledBroker
+from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
+from kourou.broker.controlling.controllers import Controllers, Identity
+from kourou.broker.controlling.lease import Lease
+from kourou.broker.controlling.role_decisions import choose_master
+from kourou.broker.replication.controlled_role import ControlledRole
+from kourou.protocol.topic_table import BrokerHeartbeatRequestHeader
+
+log = logging.getLogger(__name__)
+
+_RECENT_HEARTBEATS: Final = 2
+"""A replica is heard whose last heartbeat is not older than this many of their intervals."""
+
+
+class Confirmation:
+    """The confirmation of one broker, in one role after the other.
+
+    Args:
+        config: the options.
+        controllers: confirm it.
+        address: where the broker serves clients.
+        ask_role: called when the controllers know of another master.
+
+    Attributes:
+        is_answered: whether the last question to the controllers was answered.
+    """
+
+    def __init__(
+        self,
+        config: ControllerModeConfig,
+        controllers: Controllers,
+        address: str,
+        ask_role: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._controllers = controllers
+        self._address = address
+        self._ask_role = ask_role
+        self._lease = Lease(config.controller_lease_ms, self._on_lease_ended)
+        self._broker: ControlledBroker | None = None
+        self._role: ControlledRole | None = None
+        self.is_answered = True
+
+    def now_s(self) -> float:
+        """Return the time of the lease's clock, for `begin`."""
+        return self._lease.now_s()
+
+    def begin(self, broker: ControlledBroker, role: ControlledRole | None) -> None:
+        """Take a broker that has started; None: it knows no master."""
+        self._broker, self._role = broker, role
+
+    def end(self) -> None:
+        """Let the broker go, which is about to stop."""
+        self._broker = self._role = None
+        self._lease.cancel()
+
+    def confirm_elected(self, asked_at_s: float) -> None:
+        """Begin the lease of a master at the time at which the controllers were asked."""
+        self._lease.renew(asked_at_s)
+        if not self._lease.is_held:
+            self._on_lease_ended()
+
+    async def beat(self, me: Identity) -> None:
+        """Send a heartbeat; its answer renews the lease of a master.
+
+        Raises:
+            RemoteError, TransportError: as `Controllers.heartbeat`.
+        """
+        broker = self._broker
+        if broker is None or not self.is_answered:
+            return
+        asked_at_s, epoch = self._lease.now_s(), self._epoch
+        header = BrokerHeartbeatRequestHeader(
+            me.cluster,
+            self._address,
+            me.broker_name,
+            me.broker_id,
+            *broker.log_state(),
+            self._config.controller_heartbeat_timeout_ms,
+            self._config.broker_election_priority,
+        )
+        known = await self._controllers.heartbeat(header)
+        if known.master_epoch is not None and known.master_epoch != epoch:
+            self._ask_role()  # there is another master, which confirms nothing for this one
+        elif self._is_master and self._epoch == epoch:
+            self._lease.renew(asked_at_s)
+            if self._lease.is_held and self._broker is not None:
+                self._broker.unfence()
+
+    async def hand_over(self, me: Identity, silent: frozenset[int], needed: int) -> None:
+        """Let another replica be elected, if one can serve.
+
+        Args:
+            me: the master.
+            silent: ids of the members of the in-sync set that it does not reach.
+            needed: number of replicas that acknowledge messages.
+
+        Raises:
+            RemoteError: the controller has refused the election.
+            TransportError: no answer arrived: it may or may not have been held.
+        """
+        broker = self._broker
+        found = await self._controllers.states(me.broker_name)
+        fresh_ms = _RECENT_HEARTBEATS * self._config.controller_heartbeat_interval_ms
+        chosen = choose_master(found, me.broker_id, silent, needed, fresh_ms)
+        if chosen is not None and broker is not None and broker is self._broker:
+            log.warning("controller.handed_over to=%d silent=%s", chosen, sorted(silent))
+            broker.fence(f"replica {chosen} becomes master: {sorted(silent)} are not reached here")
+            await self._controllers.elect(me._replace(broker_id=chosen), is_designated=True)
+
+    @property
+    def _epoch(self) -> int:
+        return 0 if self._role is None else self._role.master_epoch
+
+    @property
+    def _is_master(self) -> bool:
+        return self._role is not None and self._role.is_master
+
+    def _on_lease_ended(self) -> None:
+        """Fence the master: another one may be elected soon."""
+        if self._broker is not None and self._is_master:
+            self.is_answered = False
+            log.warning("controller.lease_ended epoch=%d", self._epoch)
+            self._broker.fence("no controller has confirmed the master within its lease")
