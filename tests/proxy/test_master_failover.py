@@ -86,7 +86,7 @@ class Failover:
 
 def with_replicas(test: Callable[[Failover], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with ControlledCluster(3) as cluster:
+        async with ControlledCluster(3, min_in_sync=2) as cluster:
             for index in range(3):
                 await cluster.start(index)
             await cluster.until(lambda: len(cluster.in_sync()) == 3)

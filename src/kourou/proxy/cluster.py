@@ -49,7 +49,7 @@ MASTER_WAIT_S: Final = 2.0
 _MASTER_WAITS_MAX: Final = 1_000
 """Calls that may wait for masters; further ones fail at once."""
 _MASTER_PAUSE_S: Final = 0.1
-_TRIES_MAX: Final = 3
+"""First pause of such a wait; each one after a refusal is twice as long."""
 ROUTE_REFRESH_S: Final = 20.0
 """Age in seconds from which a route is looked up again when it is used."""
 _PROXY: Final[Address] = ("127.0.0.1", 0)
@@ -175,7 +175,7 @@ class Cluster:
         route = await self.cached_route(topic)
         queues = self._writable.queues(topic, route)
         if not queues and any(MASTER_ID not in one.broker_addrs for one in route.broker_datas):
-            await self._await_route(topic, lambda route: bool(publish_queues(topic, route)))
+            await self._await_writable(topic)
             queues = self._writable.queues(topic, await self.cached_route(topic))
         return queues
 
@@ -231,7 +231,7 @@ class Cluster:
         *,
         is_repeatable: bool = True,
     ) -> T:
-        """Make a request to a broker, and again to the next master of a broker that is replaced.
+        """Make a request to the master of a broker, and again while another one takes its place.
 
         Args:
             topic: whose route is used.
@@ -242,51 +242,46 @@ class Cluster:
         Raises:
             KourouError: as the request.
         """
-        for number in range(1, _TRIES_MAX + 1):
-            address = await self.address(topic, broker_name)
+        end_s, pause_s = self._now_s() + MASTER_WAIT_S, _MASTER_PAUSE_S
+        while True:
             try:
-                return await request(address)
+                return await request(await self.address(topic, broker_name))
             except KourouError as error:
                 self.on_failure(topic, broker_name, error)
-                if number == _TRIES_MAX:
+                # The connections of a broker that changes its role end.
+                is_lost = is_repeatable and isinstance(error, ConnectionLostError)
+                may_wait = self._now_s() + pause_s < end_s and self._may_be_replaced(
+                    topic, broker_name
+                )
+                if not may_wait or not (is_lost or is_not_served(error)):
                     raise
-                if is_repeatable and isinstance(error, ConnectionLostError):
-                    continue  # so end the connections of a broker that changes its role
-                if is_not_served(error) and await self._is_replaced(topic, broker_name, address):
-                    continue
-                raise
-        raise AssertionError("the last try returns or raises")
+            await self._pause(pause_s)
+            pause_s *= 2
+            with suppress(KourouError):
+                await self.routes.refresh(topic, end_s - self._now_s())
 
-    async def _is_replaced(self, topic: str, broker_name: str, address: str) -> bool:
-        """Return whether a broker has another master than that at an address.
-
-        Waits for it if another replica can become master.
-        """
-
-        def has_master(route: TopicRoute) -> bool:
-            return route.master_address(broker_name) not in (None, address)
-
+    def _may_be_replaced(self, topic: str, broker_name: str) -> bool:
+        """Return whether a broker has replicas, and a call may wait for the next master."""
+        if self.is_local or self._waiting >= _MASTER_WAITS_MAX:
+            return False
         route = self.routes.cached(topic)
-        if self.is_local or route is None or not route.is_replicated(broker_name):
-            return False
-        return await self._await_route(topic, has_master)
+        return route is not None and route.is_replicated(broker_name)
 
-    async def _await_route(self, topic: str, is_wanted: Callable[[TopicRoute], bool]) -> bool:
-        """Look up a route until it is as wanted; return False if it is not in time."""
-        if self._waiting >= _MASTER_WAITS_MAX:
-            return False
-        end_s = self._now_s() + MASTER_WAIT_S
+    async def _pause(self, seconds: float) -> None:
         self._waiting += 1
         try:
-            while True:
-                with suppress(KourouError):
-                    if is_wanted(await self.routes.refresh(topic, end_s - self._now_s())):
-                        return True
-                if self._now_s() + _MASTER_PAUSE_S >= end_s:
-                    return False
-                await asyncio.sleep(_MASTER_PAUSE_S)
+            await asyncio.sleep(seconds)
         finally:
             self._waiting -= 1
+
+    async def _await_writable(self, topic: str) -> None:
+        """Look up a route until it has queues for sends, for `MASTER_WAIT_S` at most."""
+        end_s = self._now_s() + MASTER_WAIT_S
+        while self._now_s() + _MASTER_PAUSE_S < end_s and self._waiting < _MASTER_WAITS_MAX:
+            with suppress(KourouError):
+                if publish_queues(topic, await self.routes.refresh(topic, end_s - self._now_s())):
+                    return
+            await self._pause(_MASTER_PAUSE_S)
 
     def _refresh_soon(self, topic: str) -> None:
         self._note_refresh(topic)

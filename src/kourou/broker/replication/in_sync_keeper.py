@@ -38,6 +38,9 @@ from kourou.protocol.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
+_FORMING_S: Final = 3.0
+"""Seconds in which the others join a new master. Until then a refusal is that of a broker which
+changes its role, so that clients wait for it."""
 _REFUSED: Final = frozenset(
     {
         ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
@@ -93,6 +96,9 @@ class InSyncKeeper:
         self._joining: frozenset[int] = frozenset()  # they count, and are not proposed yet
         self._late: frozenset[int] = frozenset()  # members that do not keep up
         self._was_cut_off = False  # at the last check
+        # The set of a new master is itself alone; the others join within tenths of a second.
+        self._is_forming = True
+        self._forms_until_s = self._loop.time() + _FORMING_S
         self._fence_reason = ""
         self._propose_from_s = 0.0  # not before, after a proposal that failed
         self._failure = ""
@@ -193,7 +199,11 @@ class InSyncKeeper:
         size = min(size, len(self.in_sync.members - self._late))
         if size < needed:
             reason = f"{size} replicas are in sync, and minInSyncReplicas is {needed}"
+            if self._is_forming:
+                reason = f"the broker has just become master: {reason}"
+                return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
             return PutResult(PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, reason=reason)
+        self._is_forming = False
         return None
 
     def _changed(self) -> None:
@@ -245,6 +255,9 @@ class InSyncKeeper:
         self._find_late()
         self._propose_changes()
         self._offer_role()
+        if self._is_forming and self._loop.time() >= self._forms_until_s:
+            self._is_forming = False
+            self._changed()
         self._check_later()
 
     def _find_late(self) -> None:
