@@ -13,6 +13,7 @@ from kourou.broker.consuming.consumer_offsets import (
     parse_consumer_offsets,
 )
 from kourou.errors import CorruptRecordError, MalformedBodyError
+from kourou.protocol.data_version import DataVersion
 from kourou.store.state.config_file import ConfigFile, unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
@@ -220,3 +221,38 @@ def test_nothing_is_written_when_nothing_changed() -> None:
     disk = SimDisk()
     offsets = offsets_on(disk)
     asyncio.run(main())
+
+
+def test_the_table_for_replicas_has_no_pulled_offsets_which_java_cannot_read() -> None:
+    offsets = offsets_on(SimDisk())
+    offsets.commit("g", "T", 0, 10)
+    offsets.note_pulled("g", "T", 0, 12)
+
+    assert asyncio.run(offsets.body()) == (
+        b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"groupTopicMap":{"g":["T"]},'
+        b'"offsetTable":{"T@g":{0:10}},"pullOffsetTable":{}}'
+    )
+
+
+def test_a_slave_has_the_version_of_its_master_and_a_newer_one_when_it_has_changed() -> None:
+    async def main() -> None:
+        master, slave = DataVersion(9, 0, 5), DataVersion(3, 0, 7)
+        offsets.follow({"T@g": {0: 4}}, None, lambda _: 0, master)
+        assert b'"counter":9' in await offsets.body()
+        offsets.follow({"T@g": {0: 4}}, None, lambda _: 0, slave)
+        assert b'"counter":9' in await offsets.body()
+        offsets.commit("g", "T", 0, 5)
+        assert await offsets.persist()
+        assert b'"counter":10' in await offsets.body()
+
+    offsets = offsets_on(SimDisk())
+    asyncio.run(main())
+
+
+def test_offsets_of_a_slave_are_taken_where_they_are_larger_and_within_the_queue() -> None:
+    offsets = offsets_on(SimDisk())
+    offsets.commit("g", "T", 0, 4)
+    offsets.commit("g", "T", 1, 4)
+    offsets.advance_to({"T@g": {0: 6, 1: 3, 2: 99}, "U@h": {0: 0}}, lambda _topic, _queue_id: 8)
+    assert offsets.of_topic("g", "T") == {0: 6, 1: 4, 2: 8}
+    assert offsets.of_topic("h", "U") == {0: 0}

@@ -356,10 +356,13 @@ class ConsumerOffsets:
         self._saver.changed()
         return True
 
-    def text(self, log_positions: tuple[int, int] | None = None) -> TextParts:
+    def text(
+        self, log_positions: tuple[int, int] | None = None, *, with_pulled: bool = True
+    ) -> TextParts:
         """Yield the file's text; each part has the offsets at the time it is built."""
         group_topics: dict[str, list[str]] = {}
-        committed, pulled = self._committed_keys.sorted_keys(), self._pulled_keys.sorted_keys()
+        committed = self._committed_keys.sorted_keys()
+        pulled = self._pulled_keys.sorted_keys() if with_pulled else []
         for number, key in enumerate(committed):
             if not number % _PART_KEYS:
                 yield b""
@@ -378,10 +381,12 @@ class ConsumerOffsets:
     async def body(self, *, with_positions: bool = False) -> bytes:
         """Return the body of all offsets, built in steps that let other tasks run.
 
-        With `kourouLogPositions` if that is asked for; Java's brokers have no such member.
+        With `kourouLogPositions` if that is asked for; Java's brokers have no such member. Without
+        the pulled offsets: replicas need none, and brokers of RocketMQ 5.5 cannot read them
+        ("not support unquoted name").
         """
         positions = self._log_positions() if with_positions else None
-        return compact(await join_parts(self.text(positions)))
+        return compact(await join_parts(self.text(positions, with_pulled=False)))
 
     def begin_following(self) -> None:
         """Note that this is the table of a slave: it is as old as what was copied last."""
@@ -392,6 +397,7 @@ class ConsumerOffsets:
         offsets: Mapping[str, Mapping[int, int]],
         positions: tuple[int, int] | None,
         topic_begin: Callable[[str], int],
+        version: DataVersion | None = None,
     ) -> None:
         """Replace the committed offsets by those of the master.
 
@@ -400,7 +406,11 @@ class ConsumerOffsets:
             positions: `kourouLogPositions` of the master's table; None if it is Java's.
             topic_begin: position of the log below which records belong to a deleted topic of this
                 name. Offsets that may be older are left out.
+            version: of the master's table. A Java master that returns takes a table back only if
+                its version is not older than its own.
         """
+        if version is not None and version.counter > self._version.counter:
+            self._version = version
         self._followed = positions
         end = None if positions is None else positions[0]
         for text, of_queues in offsets.items():

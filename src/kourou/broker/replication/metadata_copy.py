@@ -245,10 +245,10 @@ class MetadataCopy:
         if self._is_controlled:
             command.ext_fields[REPLICA_FIELD] = "true"
         answer = await self._ask(command)
-        offsets = decode_consumer_offset_table(answer.body).offsets
-        self._followed.offsets.follow(
-            offsets, parse_log_positions(answer.body), self._followed.topic_begin
-        )
+        table = decode_consumer_offset_table(answer.body)
+        positions = parse_log_positions(answer.body)
+        begin = self._followed.topic_begin
+        self._followed.offsets.follow(table.offsets, positions, begin, table.data_version)
         locks = member_of(answer.body, LOCKS_MEMBER)
         if locks is not None:
             try:
