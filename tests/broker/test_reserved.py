@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.transactions.transactions import GROUP
+from kourou.broker.transactions.half_messages import GROUP
 from kourou.model import topic as topics
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
 from kourou.model.topic import PENDING_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC

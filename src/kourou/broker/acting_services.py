@@ -1,7 +1,8 @@
 """Services that a slave runs while it acts for its master, and stops when that returns.
 
-It delivers messages of delay levels and scheduled messages. Scheduled messages that would have to
-be rolled, and records of pops, are left to the master.
+It delivers messages of delay levels and scheduled messages, and sends open half messages, by other
+brokers. Scheduled messages that would have to be rolled, and records of pops, are left to the
+master.
 
 `replication/acting_master.py` decides when.
 """
@@ -21,6 +22,7 @@ from kourou.broker.replication.acting_master import ActingMaster
 from kourou.broker.replication.metadata_copy import MetadataCopy
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.timer.timers import Timers
+from kourou.broker.transactions.escaped_halves import EscapedHalves
 from kourou.errors import StoreError
 from kourou.model.topic import is_broker_only
 from kourou.protocol.brokers import ExchangeHAInfoRequestHeader, TimerCheckPoint
@@ -32,7 +34,11 @@ class EscapedDeliveries:
     """Delivers what is due by the masters of other broker names."""
 
     def __init__(
-        self, config: BrokerConfig, delay: DelayDelivery, build_timers: Callable[[], Timers]
+        self,
+        config: BrokerConfig,
+        delay: DelayDelivery,
+        build_timers: Callable[[], Timers],
+        halves: EscapedHalves,
     ) -> None:
         """Deliver nothing yet.
 
@@ -40,7 +46,9 @@ class EscapedDeliveries:
             config: how often the progress is saved.
             delay: delivers the messages of delay levels.
             build_timers: builds what delivers scheduled messages, for each time anew.
+            halves: sends open half messages.
         """
+        self._halves = halves
         self._config = config
         self._delay = delay
         self._build_timers = build_timers
@@ -49,6 +57,7 @@ class EscapedDeliveries:
 
     async def begin(self) -> None:
         """Begin to deliver; what the master has delivered already is found in the log."""
+        self._halves.start()
         self._delay.start(has_files_as_left=False)
         interval_ms = self._config.delay_offset_interval_ms
         self._tasks.start("save delay offsets", interval_ms, self._delay.persist)
@@ -65,6 +74,7 @@ class EscapedDeliveries:
     async def end(self) -> None:
         """Stop, and save the progress."""
         await self._tasks.stop()
+        await self._halves.stop()
         await self._delay.stop()
         if self._timers is not None:
             await self._timers.stop()
@@ -78,6 +88,7 @@ class EscapedDeliveries:
     def abandon(self) -> None:
         """Stop like a killed process."""
         self._tasks.abandon()
+        self._halves.abandon()
         self._delay.abandon()
         if self._timers is not None:
             self._timers.abandon()

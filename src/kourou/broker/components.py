@@ -46,6 +46,7 @@ from kourou.broker.timer.timer_counts import FILE_NAME as TIMERS_FILE
 from kourou.broker.timer.timer_counts import TimerCounts, parse_timer_metrics
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.timer.timers import Timers
+from kourou.broker.transactions.escaped_halves import EscapedHalves
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
@@ -386,8 +387,9 @@ class Components:
             return None
         deliveries = None
         if self.bridge is not None:
-            config = self.context.config
-            deliveries = EscapedDeliveries(config, self.delay, self._build_timers)
+            context, offsets = self.context, self.tables.offsets
+            halves = EscapedHalves(context, offsets, self.reads, self.bridge)
+            deliveries = EscapedDeliveries(context.config, self.delay, self._build_timers, halves)
         return ActingServices(self.context, self.slave, self.metadata, self.held_pulls, deliveries)
 
     def _build_watch(self) -> MasterWatch | None:

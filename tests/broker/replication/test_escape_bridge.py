@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kourou.broker.replication.replication_config import ReplicationConfig
+from kourou.client.sending.transaction import Transaction, TransactionState
 from kourou.errors import ConfigError
 from kourou.model.message import Message, MessageExt
 from kourou.protocol.record.decode import decode_message
@@ -241,5 +242,58 @@ def test_a_recalled_message_is_not_delivered_by_the_slave() -> None:
         await until(lambda: bodies(cluster, OTHER) == [b"kept"], 40)
         await asyncio.sleep(5)
         assert bodies(cluster, OTHER) == [b"kept"]
+
+    run(test)
+
+
+def ending_in(state: TransactionState) -> Callable[[Transaction], TransactionState]:
+    return lambda _: state
+
+
+def test_open_transactions_are_taken_over_by_another_broker_and_not_checked_by_the_master() -> None:
+    async def test(cluster: Cluster) -> None:
+        state = TransactionState.UNKNOWN
+        async with cluster.transaction_producer(lambda _: state) as producer:
+            queues = await producer.fetch_publish_message_queues("T")
+            queue = next(queue for queue in queues if queue.broker_name == "broker-0")
+            for body, end in (
+                (b"open", TransactionState.UNKNOWN),
+                (b"committed", TransactionState.COMMIT),
+                (b"rolled back", TransactionState.ROLLBACK),
+            ):
+                for _ in range(5):
+                    message = Message("T", body, tags="TagA")
+                    await producer.send_in_transaction(message, ending_in(end), queue=queue)
+            await copied(cluster)
+            await cluster.kill_broker(MASTER)
+            await acts(cluster, SLAVE)
+            half_topic = "RMQ_SYS_TRANS_HALF_TOPIC"
+            await until(lambda: bodies(cluster, OTHER, half_topic) == 5 * [b"open"])
+            state = TransactionState.COMMIT
+            await until(lambda: bodies(cluster, OTHER) == 5 * [b"open"], 120)
+            assert {message.tags for message in delivered(cluster, OTHER)} == {"TagA"}
+            await cluster.restart_broker(MASTER)
+            await asyncio.sleep(120)
+        assert bodies(cluster, MASTER) == 5 * [b"committed"]
+        assert bodies(cluster, OTHER) == 5 * [b"open"]
+
+    run(test)
+
+
+def test_a_transaction_that_no_broker_takes_over_is_checked_by_the_master() -> None:
+    async def test(cluster: Cluster) -> None:
+        state = TransactionState.UNKNOWN
+        async with cluster.transaction_producer(lambda _: state) as producer:
+            queues = await producer.fetch_publish_message_queues("T")
+            queue = next(queue for queue in queues if queue.broker_name == "broker-0")
+            await producer.send_in_transaction(Message("T", b"open"), lambda _: state, queue=queue)
+            await copied(cluster)
+            await cluster.kill_broker(OTHER)
+            await cluster.kill_broker(MASTER)
+            await acts(cluster, SLAVE)
+            await asyncio.sleep(30)
+            state = TransactionState.COMMIT
+            await cluster.restart_broker(MASTER)
+            await until(lambda: bodies(cluster, MASTER) == [b"open"], 120)
 
     run(test)

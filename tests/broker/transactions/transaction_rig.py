@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from kourou.broker.clients import Member, Peer
+from kourou.broker.transactions.half_messages import GROUP
 from kourou.broker.transactions.op_messages import read_op
 from kourou.broker.transactions.transaction_config import TransactionConfig
-from kourou.broker.transactions.transactions import GROUP
 from kourou.model.message import MessageExt
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.properties import encode_properties

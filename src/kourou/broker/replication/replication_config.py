@@ -58,9 +58,9 @@ class ReplicationConfig:
     reads and offset commits. Name servers show it as the master, not writable, with their option
     `supportActingMaster`. The same for all brokers of a name."""
     enable_remote_escape: bool = False
-    """With that, whether the slave also delivers messages of delay levels and scheduled messages
-    while it acts. It sends them to the masters of other broker names, where their topics must
-    exist."""
+    """With that, whether the slave also delivers messages of delay levels and scheduled messages,
+    and hands over open transactions, while it acts. It sends them to the masters of other broker
+    names, where their topics must exist."""
     broker_heartbeat_interval_ms: int = field(
         default=1 * _SECOND_MS, metadata={"key": "brokerHeartbeatInterval"}
     )

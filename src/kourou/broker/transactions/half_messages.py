@@ -39,6 +39,8 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.record.encode import RecordDraft, draft_from_record
 from kourou.protocol.record.read import read_record
 
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""Group under which the progress of the half and op queues is committed."""
 HALF_QUEUE: Final = 0
 """Queue of half messages, op messages and given-up messages; RocketMQ uses no other."""
 _HALF: Final = TRANS_HALF_TOPIC.encode()

@@ -128,6 +128,11 @@ class Ledger:
             return [current]
         return [chain.first, *(offset for offset, _ in chain.records)]
 
+    def skip_to(self, head: int) -> None:
+        """Settle all records below `head`; only before the recovery."""
+        assert not self._states, "the recovery has not begun"
+        self._base = self._head = max(self._head, head)
+
     # Transitions
 
     def begin(self, current: int) -> None:

@@ -34,7 +34,7 @@ from kourou.broker.transactions.context import TransactionContext
 from kourou.broker.transactions.end_transaction import EndTransactionHandler
 from kourou.broker.transactions.fast_end import FastEnd
 from kourou.broker.transactions.half_cache import CachedHalf, HalfMessages
-from kourou.broker.transactions.half_messages import HALF_QUEUE
+from kourou.broker.transactions.half_messages import GROUP, HALF_QUEUE
 from kourou.broker.transactions.ledger import Ledger, OpProgress, State
 from kourou.broker.transactions.op_writer import OpWriter
 from kourou.broker.transactions.recovery import TransactionRecovery
@@ -50,8 +50,6 @@ from kourou.store.message_store import AppendedRecord
 log = logging.getLogger(__name__)
 
 _LOCAL: Final = "127.0.0.1"
-GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Group under which the progress is committed."""
 RECOVERY_RETRY_MS: Final = 10_000
 """Delay before another attempt after the queues could not be read at the start."""
 
@@ -125,7 +123,11 @@ class Transactions:
         }
 
     def start(self) -> None:
-        """Begin to recover the open transactions in the background."""
+        """Begin to recover the open transactions in the background.
+
+        Those that a slave has had taken over by other brokers, while it acted, are not open.
+        """
+        self._ledger.skip_to(self._progress(TRANS_HALF_TOPIC))
         self._task = asyncio.get_running_loop().create_task(self._recover())
 
     def stop(self) -> None:
