@@ -10,7 +10,8 @@ from kourou.client.administration.admin import AdminClient
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.cluster import MASTER_WAIT_S
 from kourou.proxy.cluster import Cluster as Brokers
-from kourou.proxy.pb.v2 import ClientType, Code, MessageType
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import ClientType, Code, MessageType, TransactionResolution
 from kourou.proxy.server import Proxy
 from kourou.testing.loop import run_virtual
 from tests.broker.controlling.controlled_cluster import CONTROLLER, NAMESRV, ControlledCluster
@@ -19,6 +20,7 @@ from tests.proxy.proxy_rig import GROUP, PROXY, TOPIC, Rig, TestClient
 ATTEMPTS: Final = 3
 """Tries of a send, at once one after the other, as RocketMQ's SDKs make them by default."""
 ORDERED: Final = "Ordered"
+MIXED: Final = "Transactions"
 
 
 class Failover:
@@ -91,7 +93,8 @@ def with_replicas(test: Callable[[Failover], Awaitable[None]]) -> None:
                 await cluster.start(index)
             await cluster.until(lambda: len(cluster.in_sync()) == 3)
             async with AdminClient(NAMESRV, runtime=cluster.runtime) as admin:
-                for topic, kind in ((TOPIC, "NORMAL"), (ORDERED, "FIFO")):
+                kinds = {TOPIC: "NORMAL", ORDERED: "FIFO", MIXED: "TRANSACTION"}
+                for topic, kind in kinds.items():
                     await admin.create_topic(topic, queues=2, attributes={"message.type": kind})
                 await admin.create_group(SubscriptionGroup(GROUP))
             brokers = Brokers(cluster.runtime, (NAMESRV,))
@@ -164,6 +167,28 @@ def test_message_is_acknowledged_at_the_next_master() -> None:
         await asyncio.sleep(70)
         again = await consumer.receive(invisible_ms=60_000)
         assert not {one.body for one in again} & {one.body for one in (plain, *several)}
+
+    with_replicas(test)
+
+
+def test_transaction_is_committed_at_the_next_master() -> None:
+    async def test(failover: Failover) -> None:
+        client = failover.client
+        half = await client.send(b"half", MIXED, message_type=MessageType.TRANSACTION)
+        await failover.elect_another()
+        await asyncio.sleep(3)
+        await client.send(b"next", MIXED, message_type=MessageType.TRANSACTION)
+        ended = v2.EndTransactionRequest(
+            topic=v2.Resource(name=MIXED),
+            message_id=half.message_id,
+            transaction_id=half.transaction_id,
+            resolution=TransactionResolution.COMMIT,
+        )
+        answer = await client.grpc.call("EndTransaction", ended)
+        assert answer.status.code == Code.OK, answer
+        consumer = await failover.rig.consumer(MIXED, kind=ClientType.SIMPLE_CONSUMER)
+        found = await consumer.receive(MIXED, invisible_ms=60_000)
+        assert [one.body for one in found] == [b"half"]
 
     with_replicas(test)
 

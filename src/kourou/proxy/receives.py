@@ -18,7 +18,7 @@ from typing import Final
 
 from kourou.client import calls_pop
 from kourou.client.pop_result import PoppedMessage, PopResult, popped_offset
-from kourou.errors import ClosedError, ConnectionLostError, KourouError
+from kourou.errors import ClosedError, ConnectionLostError, KourouError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.checks import CallLimits, check_group, check_invisible, check_topic, polling_ms
@@ -141,31 +141,35 @@ class Receives:
         broker = asked.message_queue.broker.name
         queues = await self._cluster.readable_queues(topic, broker)
         broker = receiving_broker(queues, broker, next(self._turns))
-        address = await self._cluster.address(topic, broker)
         group = await self._cluster.metadata.group(name)
         is_ordered = group is not None and group.consume_message_orderly
         attempt_id = (asked.attempt_id or str(uuid.uuid4())) if is_ordered else None
         if not self._is_wanted(stream.call):
             raise ClosedError("the receive is over")
-        pop = calls_pop.pop(
-            client.pops.pool,
-            address,
-            name,
-            broker,
-            subscription=subscription,
-            max_messages=min(max(asked.batch_size, 0), self._limits.batch_max),
-            invisible_ms=invisible_ms,
-            wait_ms=wait_ms,
-            init_mode=_AT_END,
-            attempt_id=attempt_id,
-            timeout_s=wait_ms / 1000 + REQUEST_TIMEOUT_S,
-        )
-        try:
-            result = await client.pops.run(stream, address, pop)
-        except KourouError as error:
-            if self._is_wanted(stream.call):  # else this proxy has closed the connection
-                self._cluster.on_failure(topic, broker, error)
-            raise
+
+        async def pop(address: str) -> PopResult:
+            asked_pop = calls_pop.pop(
+                client.pops.pool,
+                address,
+                name,
+                broker,
+                subscription=subscription,
+                max_messages=min(max(asked.batch_size, 0), self._limits.batch_max),
+                invisible_ms=invisible_ms,
+                wait_ms=wait_ms,
+                init_mode=_AT_END,
+                attempt_id=attempt_id,
+                timeout_s=wait_ms / 1000 + REQUEST_TIMEOUT_S,
+            )
+            try:
+                return await client.pops.run(stream, address, asked_pop)
+            except TransportError as error:
+                if self._is_wanted(stream.call):
+                    raise
+                # This proxy has closed the connection: it is no failure of the broker.
+                raise ClosedError("the receive is over") from error
+
+        result = await self._cluster.at_broker(topic, broker, pop, is_repeatable=False)
         if group is None:
             group = await self._cluster.metadata.group(name) or SubscriptionGroup(name)
         return result, group

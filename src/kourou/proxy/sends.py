@@ -71,11 +71,13 @@ class _HalfMessage(NamedTuple):
     """Position of a half message.
 
     Attributes:
-        address: its broker's.
+        broker: name of the broker that stored it; empty if it is known by its check only.
+        address: its broker's at that time.
         queue_offset, commit_log_offset: the half message's.
         until_s: time of the loop after which it is forgotten.
     """
 
+    broker: str
     address: str
     queue_offset: int
     commit_log_offset: int
@@ -90,12 +92,19 @@ class Transactions:
         self._order: deque[tuple[tuple[str, str], float]] = deque()
 
     def put(
-        self, topic: str, transaction_id: str, address: str, offset: int, commit_log_offset: int
+        self,
+        topic: str,
+        transaction_id: str,
+        address: str,
+        offset: int,
+        commit_log_offset: int,
+        *,
+        broker: str = "",
     ) -> None:
         """Remember a half message for `TRANSACTION_S`."""
         now_s = asyncio.get_running_loop().time()
         key, until_s = (topic, transaction_id), now_s + TRANSACTION_S
-        self._halves[key] = _HalfMessage(address, offset, commit_log_offset, until_s)
+        self._halves[key] = _HalfMessage(broker, address, offset, commit_log_offset, until_s)
         self._order.append((key, until_s))
         while self._order and (self._order[0][1] < now_s or len(self._order) > TRANSACTIONS_MAX):
             old, ended_s = self._order.popleft()
@@ -187,8 +196,9 @@ class Sends:
         if first.sys_flag & sysflag.TRANSACTION_MASK and header.transaction_id:
             _, commit_log_offset = decode_offset_msg_id(header.msg_id)
             self._transactions.put(
-                queue.topic, header.transaction_id, address, header.queue_offset, commit_log_offset
-            )
+                queue.topic, header.transaction_id, address, header.queue_offset,
+                commit_log_offset, broker=queue.broker_name,
+            )  # fmt: skip
         return entry
 
     async def end_transaction(
@@ -210,7 +220,10 @@ class Sends:
             transaction_id=asked.transaction_id,
         )
         command = request(RequestCode.END_TRANSACTION, header, oneway=True)
-        await self._cluster.pool.oneway(half.address, command, REQUEST_TIMEOUT_S)
+        address = half.address
+        if half.broker:  # its master may have been replaced
+            address = await self._cluster.address(asked.topic.name, half.broker)
+        await self._cluster.pool.oneway(address, command, REQUEST_TIMEOUT_S)
         return v2.EndTransactionResponse(status=ok())
 
     def on_check(self, client: ProxyClient, check: Request) -> None:
