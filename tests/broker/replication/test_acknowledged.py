@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from kourou.broker.replication.acknowledged import Acknowledged, note_start
 from kourou.broker.replication.controlled_replica import ControlledReplica
+from kourou.broker.replication.controlled_role import ControlledRole
 from kourou.errors import EpochError
 from kourou.model.epochs import EpochEntry, EpochList
 from kourou.store.state.abort_file import note_failed_sync, remove_abort, write_abort
@@ -77,7 +80,7 @@ def test_a_loss_stays_known_until_the_replica_has_joined_again() -> None:
     Acknowledged.load(disk).rejoin(700, EPOCHS)
     disk.crash()
     assert loss_after(disk, "two") == ""
-    assert read_ack_mark(disk) == AckMark("two", 700, 2)
+    assert read_ack_mark(disk) == AckMark("two", 700, 2, newest_epoch=2)
 
 
 def test_the_mark_rises_and_stays_after_a_loss() -> None:
@@ -118,3 +121,45 @@ def test_epochs_older_than_the_mark_are_a_loss_before_they_are_cut() -> None:
     replica = ControlledReplica.begin(rig.disk, rig.store.reader, slave(3), NoController())
 
     assert "names 1 there" in replica.acknowledged.loss
+
+
+def test_epochs_without_the_newest_one_are_a_loss_before_the_mark_has_risen() -> None:
+    rig = Rig()
+    replica = ControlledReplica.begin(rig.disk, rig.store.reader, master(1), NoController())
+    replica.mark(rig.put(b"x").end)
+    older = replica.epochs.epochs
+    ControlledReplica.begin(rig.disk, rig.store.reader, master(2), NoController())
+    rig.put(b"x")
+    replace_epochs(rig.disk, older)
+    rig.crash()
+    replica = ControlledReplica.begin(rig.disk, rig.store.reader, slave(3), NoController())
+
+    assert "was written in epoch 2" in replica.acknowledged.loss
+
+
+def test_an_epoch_without_a_byte_that_is_removed_is_no_loss() -> None:
+    rig = Rig()
+    ControlledReplica.begin(rig.disk, rig.store.reader, master(1), NoController())
+    rig.put(b"x")
+    ControlledReplica.begin(rig.disk, rig.store.reader, master(2), NoController())
+    for _ in range(2):
+        replica = ControlledReplica.begin(rig.disk, rig.store.reader, slave(3), NoController())
+
+        assert (replica.acknowledged.loss, replica.epochs.last_epoch) == ("", 1)
+
+
+@pytest.mark.parametrize("role", [master(3), slave(3)], ids=["master", "slave"])
+@pytest.mark.parametrize("operation", range(0, 40, 2))
+def test_a_crash_while_epochs_change_is_no_loss(role: ControlledRole, operation: int) -> None:
+    """The mark never names an epoch that the file does not have yet, or has no more."""
+    rig = Rig()
+    for epoch in (1, 2):
+        ControlledReplica.begin(rig.disk, rig.store.reader, master(epoch), NoController())
+        if epoch == 1:
+            rig.put(b"x")
+    rig.disk.fail_after(operation, OSError("killed"), ("write", "sync", "rename", "sync_directory"))
+    with suppress(OSError):
+        ControlledReplica.begin(rig.disk, rig.store.reader, role, NoController())
+    rig.crash()
+    replica = ControlledReplica.begin(rig.disk, rig.store.reader, slave(4), NoController())
+    assert replica.acknowledged.loss == ""

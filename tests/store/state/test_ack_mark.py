@@ -77,6 +77,18 @@ def test_a_truncation_to_the_masters_log_lowers_the_mark() -> None:
     assert read_ack_mark(disk) == AckMark("boot", 500, 1, 3)
 
 
+def test_a_truncation_lowers_the_newest_epoch_beyond_the_mark_too() -> None:
+    disk = SimDisk()
+    replace_epochs(disk, EPOCHS)
+    newest = EPOCHS.last_epoch
+    start = list(EPOCHS)[-1].start
+    save_ack_mark(disk, AckMark(position=10, epoch=1, newest_epoch=newest))
+    lower_ack_mark(disk, start)
+    found = read_ack_mark(disk)
+    assert found is not None
+    assert (found.position, found.newest_epoch) == (10, EPOCHS.cut(start).last_epoch)
+
+
 def test_only_the_first_loss_is_noted_and_none_without_a_mark() -> None:
     disk = SimDisk()
     note_loss(disk, "one")

@@ -147,6 +147,15 @@ class Acknowledged:
         if role_epoch > self._mark.role_epoch:
             self._change(role_epoch=role_epoch)
 
+    def note_epochs(self, epochs: EpochList) -> None:
+        """Note the newest epoch of the file of epochs, durably: before it is cut, else after it.
+
+        Raises:
+            OSError: the mark cannot be written.
+        """
+        if epochs.last_epoch != self._mark.newest_epoch:
+            self._change(newest_epoch=epochs.last_epoch)
+
     def advance(self, position: int, epochs: EpochList) -> None:
         """Raise the mark to the end of what is stored; no effect after a loss.
 
@@ -163,7 +172,8 @@ class Acknowledged:
             OSError: the mark cannot be written.
         """
         log.info("replica.rejoined position=%d", position)
-        self._change(position=position, epoch=epoch_before(epochs, position), loss="")
+        epoch, newest = epoch_before(epochs, position), epochs.last_epoch
+        self._change(position=position, epoch=epoch, newest_epoch=newest, loss="")
 
     def _change(self, **changes: Any) -> None:  # noqa: ANN401 - fields of the mark
         with self._lock:

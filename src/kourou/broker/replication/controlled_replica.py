@@ -37,21 +37,25 @@ class EpochLog:
             no byte of it.
     """
 
-    def __init__(self, disk: Disk, epochs: EpochList, newest_seen: int) -> None:
+    def __init__(self, disk: Disk, epochs: EpochList, acknowledged: Acknowledged) -> None:
         self._disk = disk
+        self._acknowledged = acknowledged
         self.epochs = epochs
-        self.newest_seen = newest_seen
+        self.newest_seen = epochs.last_epoch
 
     @classmethod
-    def load(cls, disk: Disk) -> EpochLog:
+    def load(cls, disk: Disk, acknowledged: Acknowledged) -> EpochLog:
         """Return the epochs of the file, which may begin beyond the log's end.
+
+        Args:
+            disk: holds the store.
+            acknowledged: the mark, which notes the newest epoch of each later change.
 
         Raises:
             CorruptRecordError: neither the file nor its backup is good.
             OSError: a file cannot be read.
         """
-        found = read_epochs(disk)
-        return cls(disk, found, found.last_epoch)
+        return cls(disk, read_epochs(disk), acknowledged)
 
     def cut(self, log_begin: int, log_end: int) -> None:
         """Remove the epochs without a byte between the two positions, durably.
@@ -100,7 +104,11 @@ class EpochLog:
         return EpochList() if is_empty else self.epochs.cut(log_end).expire(log_begin)
 
     def _save(self, epochs: EpochList) -> None:
+        # A crash in between must leave no mark of an epoch that the file lacks.
+        if epochs.last_epoch < self.epochs.last_epoch:
+            self._acknowledged.note_epochs(epochs)
         replace_epochs(self._disk, epochs)
+        self._acknowledged.note_epochs(epochs)
         self.epochs = epochs
         self.newest_seen = max(self.newest_seen, epochs.last_epoch)
 
@@ -142,7 +150,8 @@ class ControlledReplica:
             OSError: a file cannot be read or written.
         """
         begin, end = reader.min_position, reader.written_position
-        epochs, acknowledged = EpochLog.load(disk), Acknowledged.load(disk)
+        acknowledged = Acknowledged.load(disk)
+        epochs = EpochLog.load(disk, acknowledged)
         acknowledged.compare(epochs.epochs, begin, end)
         acknowledged.note_damage({span.position: span.size for span in damaged})
         if role.is_master and acknowledged.loss:

@@ -6,7 +6,8 @@ promised. A log that ends before it, or whose bytes there belong to another epoc
 
     the log or the store was restored or truncated      its end is below the mark, unless less than
                                                         the last second is lost
-    the file of epochs was cut, or replaced by `.bak`   another epoch at the mark
+    the file of epochs was cut, or replaced by `.bak`   another epoch at the mark, or it lacks the
+                                                        newest one
     a power cut with ASYNC_FLUSH                        another boot, also if less is lost
     `kourou store truncate`                             it notes the loss itself
 
@@ -46,6 +47,7 @@ class AckMark(msgspec.Struct, frozen=True):
         role_epoch: the newest epoch in which the replica had a role; 0 before the first.
         loss: why the log may lack something that was acknowledged; empty if it does not.
         damaged: sizes of damaged parts of the log, which were acknowledged, by log position.
+        newest_epoch: the newest epoch that the file of epochs names; `NO_EPOCH` if unknown.
     """
 
     boot_id: str = ""
@@ -54,6 +56,7 @@ class AckMark(msgspec.Struct, frozen=True):
     role_epoch: int = 0
     loss: str = ""
     damaged: dict[int, int] = {}
+    newest_epoch: int = NO_EPOCH
 
 
 def read_ack_mark(disk: Disk) -> AckMark | None:
@@ -94,15 +97,18 @@ def find_loss(mark: AckMark, epochs: EpochList, log_begin: int, log_end: int) ->
         return mark.loss or (
             f"the log ends at {log_end}, and was acknowledged up to {mark.position}"
         )
-    if mark.epoch == NO_EPOCH or mark.position <= log_begin:
-        return ""
     epoch = epoch_before(epochs, mark.position)
-    if epoch == mark.epoch:
-        return ""
-    return (
-        f"the log up to {mark.position} was acknowledged in epoch {mark.epoch}, and the file of "
-        f"epochs names {epoch} there"
-    )
+    if mark.epoch != NO_EPOCH and mark.position > log_begin and epoch != mark.epoch:
+        return (
+            f"the log up to {mark.position} was acknowledged in epoch {mark.epoch}, and the file "
+            f"of epochs names {epoch} there"
+        )
+    if epochs.last_epoch < mark.newest_epoch:
+        return (
+            f"the log was written in epoch {mark.newest_epoch}, and the file of epochs ends with "
+            f"{epochs.last_epoch}"
+        )
+    return ""
 
 
 def epoch_before(epochs: EpochList, position: int) -> int:
@@ -119,9 +125,16 @@ def lower_ack_mark(disk: Disk, position: int) -> None:
         OSError: a file cannot be read or written.
     """
     mark = read_ack_mark(disk)
-    if mark is not None and mark.position > position:
-        epoch = epoch_before(read_epochs(disk), position)
-        save_ack_mark(disk, msgspec.structs.replace(mark, position=position, epoch=epoch))
+    if mark is None:
+        return
+    epochs = read_epochs(disk)
+    newest = min(mark.newest_epoch, epochs.cut(position).last_epoch)
+    lowered = msgspec.structs.replace(mark, newest_epoch=newest)
+    if mark.position > position:
+        epoch = epoch_before(epochs, position)
+        lowered = msgspec.structs.replace(lowered, position=position, epoch=epoch)
+    if lowered != mark:
+        save_ack_mark(disk, lowered)
 
 
 def note_loss(disk: Disk, loss: str) -> None:
