@@ -12,7 +12,7 @@ import pytest
 from kourou.client.administration.admin import AdminClient
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.producer import Producer
-from kourou.errors import KourouError
+from kourou.errors import KourouError, TransportError
 from kourou.model.message import Message
 from kourou.store.log.log_walk import walk_log
 from kourou.store.paths import COMMITLOG
@@ -118,6 +118,22 @@ def test_a_killed_master_is_replaced_within_seconds() -> None:
         assert holders(cluster, acknowledged) == [0, 1, 2]
 
     run(3, test)
+
+
+def test_broker_that_changes_its_role_proposes_no_set() -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        old = cluster.master()
+        assert old is not None
+        broker = cluster.brokers[old]
+        assert broker is not None
+        changing = asyncio.create_task(broker._change_role(broker._role, 0.0))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert broker._role is None
+        with pytest.raises(TransportError, match="changing its role"):
+            await broker.propose(frozenset({1}))
+        await asyncio.gather(changing, return_exceptions=True)
+
+    run(2, test)
 
 
 @pytest.mark.parametrize("end", ["kill", "crash"])

@@ -458,7 +458,8 @@ class SwitchingBroker:
 
     async def propose(self, members: frozenset[int]) -> InSyncSet:
         """Ask the controllers for another in-sync set; see `ControllerPort`."""
-        assert self._role is not None, "only a master proposes"
+        if self._role is None:
+            raise TransportError("the broker is changing its role, and asks nothing meanwhile")
         epoch = self._current.in_sync().epoch
         return await self._controllers.propose(self._me, self._role.master_epoch, members, epoch)
 
