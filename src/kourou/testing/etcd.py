@@ -37,7 +37,6 @@ class _Data:
     revision: int = 1
     keys: dict[bytes, _Key] = field(default_factory=dict)
     leases: dict[str, _Lease] = field(default_factory=dict)
-    next_lease: int = 100
 
 
 class SimulatedEtcd:
@@ -55,6 +54,7 @@ class SimulatedEtcd:
         self._now_s = now_s
         self._data = _Data()
         self._lost_answers: list[bool] = []
+        self._last_lease = 100  # no id is assigned twice, also not after a restore
         self.is_down = False
         self.write_count = 0
 
@@ -69,6 +69,11 @@ class SimulatedEtcd:
     def restore(self, backup: Any = None) -> None:  # noqa: ANN401
         """Replace all data by a backup; without one, by nothing."""
         self._data = _Data() if backup is None else copy.deepcopy(backup)
+
+    def stored(self, key: str) -> bytes | None:
+        """Return the value of a key; None if it does not exist."""
+        found = self._data.keys.get(key.encode())
+        return None if found is None else base64.b64decode(found.value)
 
     async def call(self, method: str, body: Json) -> Json:
         """Serve a call; see `kourou.controller.etcd_gateway.Etcd`."""
@@ -96,8 +101,8 @@ class SimulatedEtcd:
         self._data.revision += bool(keys)
 
     def _grant(self, body: Json) -> Json:
-        self._data.next_lease += 1
-        lease_id, ttl_s = str(self._data.next_lease), int(body["TTL"])
+        self._last_lease += 1
+        lease_id, ttl_s = str(self._last_lease), int(body["TTL"])
         self._data.leases[lease_id] = _Lease(ttl_s, self._now_s() + ttl_s)
         return {"ID": lease_id, "TTL": str(ttl_s)}
 

@@ -24,6 +24,8 @@ CLIENT: Final = "client"
 LATENCY_S: Final = (0.0001, 0.001)
 _HOST: Final = "127.0.0.1"
 _RETRY_S: Final = 0.02
+_LARGE_BYTES: Final = 300
+"""Size from which the middle of a piece lies in the body of a record, if it carries records."""
 
 Direction = tuple[str, str]
 """Names of the sending and of the receiving process."""
@@ -38,6 +40,7 @@ class HostNetwork:
         self._pairs: list[_Pair] = []
         self._cut: set[Direction] = set()
         self._slow: dict[Direction, tuple[float, float]] = {}
+        self._damaged: dict[Direction, tuple[int, int]] = {}  # port, pieces left
         self._next_port = 50_000
 
     # kourou.remoting.network.Network
@@ -102,6 +105,25 @@ class HostNetwork:
         """Hold all bytes in these directions until `heal`."""
         self._cut.update(directions)
 
+    def restore(self, directions: Iterable[Direction]) -> None:
+        """Deliver in these directions again."""
+        self._cut.difference_update(directions)
+        self.deliver()
+
+    def damage(self, direction: Direction, port: int, count: int) -> None:
+        """Flip one bit in each of the next large pieces in this direction from a port."""
+        self._damaged[direction] = port, count
+
+    def damaged(self, direction: Direction, port: int, data: bytes) -> bytes:
+        """Return what arrives of a piece; see `damage`."""
+        of_port, left = self._damaged.get(direction, (0, 0))
+        if port != of_port or not left or len(data) < _LARGE_BYTES:
+            return data
+        self._damaged[direction] = port, left - 1
+        changed = bytearray(data)
+        changed[len(data) // 2] ^= 1 << self._rng.randrange(8)
+        return bytes(changed)
+
     def slow(self, directions: Iterable[Direction], latency_s: tuple[float, float]) -> None:
         """Let bytes travel for so long in these directions until `heal`."""
         self._slow.update(dict.fromkeys(directions, latency_s))
@@ -111,6 +133,7 @@ class HostNetwork:
         cut = set(self._cut)
         self._cut.clear()
         self._slow.clear()
+        self._damaged.clear()
         for pair in self._pairs:
             if resets and (pair.direction in cut or pair.direction[::-1] in cut):
                 pair.reset()
@@ -129,11 +152,16 @@ class HostNetwork:
         for pair in self._pairs:
             pair.end(process, is_reset=self._rng.random() < 0.5)
 
-    def pipe(self, source: SimProcess | None, target: SimProcess | None) -> Pipe:
-        """Return one direction of a new connection."""
+    def pipe(self, source: SimProcess | None, target: SimProcess | None, port: int = 0) -> Pipe:
+        """Return one direction of a new connection; `port`: of the sending server."""
         direction = name_of(source), name_of(target)
         latency_s = self._slow.get(direction, LATENCY_S)
-        return _OutsidePipe(self._rng, latency_s, lambda: not self.is_open(source, target))
+        return _OutsidePipe(
+            self._rng,
+            latency_s,
+            lambda: not self.is_open(source, target),
+            lambda data: self.damaged(direction, port, data),
+        )
 
 
 def name_of(process: SimProcess | None) -> str:
@@ -172,6 +200,19 @@ class _HostListener:
 class _OutsidePipe(Pipe):
     """A pipe whose timers belong to no process: bytes arrive also when their sender is dead."""
 
+    def __init__(
+        self,
+        rng: random.Random,
+        latency_s: tuple[float, float],
+        is_stalled: Callable[[], bool],
+        damaged: Callable[[bytes], bytes],
+    ) -> None:
+        super().__init__(rng, latency_s, is_stalled)
+        self._damaged = damaged
+
+    def put(self, data: bytes) -> None:
+        super().put(self._damaged(data))
+
     def _put_item(self, item: object) -> None:
         outside(super()._put_item, item)  # type: ignore[arg-type]
 
@@ -192,7 +233,7 @@ class _Pair:
         self._target = target
         self._addresses = server, client
         self._there = network.pipe(source, target)
-        self._back = network.pipe(target, source)
+        self._back = network.pipe(target, source, server[1])
 
     def open(
         self, accepted: asyncio.BufferedProtocol, connecting: asyncio.BufferedProtocol

@@ -6,12 +6,13 @@ import asyncio
 import dataclasses
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
 from kourou.broker.controlling.switching_broker import SwitchingBroker
 from kourou.broker.replication.replication_config import ReplicationConfig
+from kourou.controller.broker_set import BrokerSet, decode_broker_set
 from kourou.controller.config import ControllerConfig
 from kourou.controller.etcd_gateway import Json
 from kourou.controller.etcd_store import EtcdStore
@@ -36,6 +37,7 @@ REPLICAS: Final = 3
 CONTROLLERS: Final = 3
 SEGMENT_BYTES: Final = 64 * 1024
 _ETCD: Final = "etcd"
+_PREFIX: Final = "/sim"
 _ETCD_TIMEOUT_S: Final = 1.0
 _TTL_S: Final = 2
 DRIFT: Final = 0.002
@@ -72,10 +74,17 @@ class Machine:
 class EtcdLink:
     """The calls of one controller to etcd."""
 
-    def __init__(self, etcd: SimulatedEtcd, network: HostNetwork, process: SimProcess) -> None:
+    def __init__(
+        self,
+        etcd: SimulatedEtcd,
+        network: HostNetwork,
+        process: SimProcess,
+        on_served: Callable[[], None],
+    ) -> None:
         self._etcd = etcd
         self._network = network
         self._process = process
+        self._on_served = on_served
         self._rng = random.Random(0)
 
     async def call(self, method: str, body: Json) -> Json:
@@ -85,6 +94,7 @@ class EtcdLink:
         if not self._network.is_open(caller, self._process):
             await self._time_out()
         answer = await outside(self._etcd.call, method, body)
+        outside(self._on_served)
         await asyncio.sleep(self._rng.uniform(*LATENCY_S))
         if not self._network.is_open(self._process, caller):
             await self._time_out()
@@ -101,14 +111,21 @@ class ReplicaCluster:
     Attributes:
         brokers: the running ones by index.
         machines: of all processes by name.
+        flushers: of the running brokers, by name.
         is_async: whether brokers acknowledge before they sync.
+        min_in_sync: the least size of the set with which they acknowledge.
+        may_lack: whether a broker may have lost what it had acknowledged, by a power cut or a
+            restored store.
+        had_older_etcd: whether an older state of etcd was restored at any time.
+        on_served: called when etcd has served a call, before its answer leaves.
     """
 
     def __init__(self, seed: int, *, is_async: bool = False, min_in_sync: int = 1) -> None:
         self.network = HostNetwork(seed)
         self.client_runtime = sim_runtime(seed, self.network)
         self.is_async = is_async
-        self._min_in_sync = min_in_sync
+        self.min_in_sync = min_in_sync
+        self.on_served: Callable[[], None] = lambda: None
         self._seed = seed
         names = [
             *(f"broker-{index}" for index in range(REPLICAS)),
@@ -118,9 +135,13 @@ class ReplicaCluster:
         self.machines = {name: Machine(name, seed, self.network) for name in names}
         self.etcd = SimulatedEtcd(asyncio.get_running_loop().time)
         self.brokers: list[SwitchingBroker | None] = [None] * REPLICAS
+        self.flushers: dict[str, SimFlusher] = {}
         self.controllers: list[Controller | None] = [None] * CONTROLLERS
         self._namesrv = NameServer(NamesrvConfig(listen=HOST, port=9876), self.client_runtime)
         self._starts = 0
+        self.may_lack = False
+        self.had_older_etcd = False
+        self._newest_etcd: Any = None  # the state before a backup was restored
 
     async def start(self) -> None:
         """Start all processes."""
@@ -147,7 +168,8 @@ class ReplicaCluster:
         seed = self._seed + 1_000 * self._starts
 
         def build_flusher(loop: asyncio.AbstractEventLoop) -> SimFlusher:
-            return SimFlusher(loop, seed, (0.5, 5.0))
+            flusher = self.flushers[machine.name] = SimFlusher(loop, seed, (0.5, 5.0))
+            return flusher
 
         broker = SwitchingBroker(self.config(index), machine.disk, machine.runtime, build_flusher)
         self.brokers[index] = broker
@@ -164,13 +186,17 @@ class ReplicaCluster:
 
     async def _run_controller(self, index: int, machine: Machine) -> None:
         config = ControllerConfig(listen=HOST, port=19876 + index)
-        link = EtcdLink(self.etcd, self.network, self.machines[_ETCD].process)
+        etcd = self.machines[_ETCD].process
+        link = EtcdLink(self.etcd, self.network, etcd, self._on_served)
         store = EtcdStore(
-            link, "/sim", ttl_s=_TTL_S, lease_ms=config.lease_ms_max, now_ms=lease_clock_ms
+            link, _PREFIX, ttl_s=_TTL_S, lease_ms=config.lease_ms_max, now_ms=lease_clock_ms
         )
         controller = Controller(config, machine.runtime, store)
         self.controllers[index] = controller
         await controller.start()
+
+    def _on_served(self) -> None:
+        self.on_served()
 
     def config(self, index: int) -> BrokerConfig:
         """Return the options of one replica."""
@@ -186,7 +212,7 @@ class ReplicaCluster:
                 controller_addr=tuple(f"{HOST}:{19876 + one}" for one in range(CONTROLLERS)),
             ),
             replication=ReplicationConfig(
-                slave_read_enable=True, min_in_sync_replicas=self._min_in_sync
+                slave_read_enable=True, min_in_sync_replicas=self.min_in_sync
             ),
             max_message_size_bytes=16 * 1024,
             pending_connection_bytes_max=1024 * 1024,
@@ -216,6 +242,7 @@ class ReplicaCluster:
     def cut_power(self, name: str) -> None:
         """End a process, and lose a part of what its disk has not synced."""
         self.kill(name)
+        self.may_lack |= self.is_async
         self.machines[name].disk.crash()
         self.machines[name].boots += 1
 
@@ -239,14 +266,57 @@ class ReplicaCluster:
                 found[index] = role.master_epoch
         return max(found, key=found.__getitem__, default=None)
 
-    def leading(self) -> int | None:
-        """Return the index of the controller that leads."""
+    def stored_set(self) -> BrokerSet:
+        """Return the broker set as etcd has it."""
+        found = self.etcd.stored(f"{_PREFIX}/sets/{NAME}")
+        assert found is not None, "the brokers are registered"
+        return decode_broker_set(found)
+
+    def stall(self, name: str) -> None:
+        """Let syncs of a broker's log not end."""
+        self.flushers[name].stall()
+
+    def leading(self, besides: int | None = None) -> int | None:
+        """Return the index of the controller that leads, which is not `besides`."""
         for index, controller in enumerate(self.controllers):
+            if index == besides:
+                continue
             if controller is not None and self.machines[f"controller-{index}"].is_up:
                 process = self.machines[f"controller-{index}"].process
                 if not process.is_stopped and process.call(lambda c=controller: c._elections.leads):  # type: ignore[misc]
                     return index
         return None
+
+    def restore_etcd(self, backup: Any) -> None:
+        """Restore an older state of etcd."""
+        self.had_older_etcd = True
+        self._newest_etcd = self.etcd.backup()
+        self.etcd.restore(backup)
+
+    @property
+    def has_older_etcd(self) -> bool:
+        """Whether an older state of etcd was restored, and not repaired."""
+        return self._newest_etcd is not None
+
+    def repair_etcd(self) -> bool:
+        """Restore the newest state of etcd, and restart the controllers; no effect if it is."""
+        if self._newest_etcd is None:
+            return False
+        self.etcd.restore(self._newest_etcd)
+        self._newest_etcd = None
+        for name in [one for one in self.machines if one.startswith("controller")]:
+            if self.machines[name].is_up:
+                self.kill(name)
+            self.start_process(name)
+        return True
+
+    def serves(self, name: str) -> bool:
+        """Return whether a broker is a master that accepts sends."""
+        broker = self.brokers[int(name.partition("-")[2])]
+        if broker is None or broker._broker is None or broker.role is None:
+            return False
+        keeper = broker._broker._keeper
+        return keeper is not None and not keeper.fence_reason
 
     def refusals(self) -> list[str]:
         """Return why controllers refuse the stored state."""

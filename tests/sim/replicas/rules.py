@@ -7,22 +7,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from kourou.broker.controlling import role_decisions, switching_broker
 from kourou.broker.controlling.lease import Lease
-from kourou.broker.replication import slave_connection
+from kourou.broker.replication import acknowledged, slave_connection
 from kourou.broker.replication.acknowledged import Acknowledged
 from kourou.broker.replication.controlled_replica import EpochLog
 from kourou.broker.replication.controlled_role import InSyncSet
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.in_sync_set import InSyncDecisions
+from kourou.broker.replication.master_connection import MasterConnection
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.replication.slave_dialects import EpochSlaveDialect
-from kourou.broker.replication.slave_progress import UNKNOWN
+from kourou.broker.replication.slave_progress import UNKNOWN, LogRange
+from kourou.broker.writing.group_commit import GroupCommit
 from kourou.controller import replica_sets
+from kourou.controller.elections import Elections
 from kourou.controller.etcd_store import EtcdStore
 from kourou.controller.heartbeats import elect
 from kourou.errors import ReplicationRefusedError
-from kourou.model.epochs import POSITION_MAX
+from kourou.model.epochs import NO_EPOCH, POSITION_MAX
+from kourou.protocol.record.read import read_record
+from kourou.store.lifecycle import StoreFiles
+from kourou.store.log import received_bytes
+from kourou.store.log.log_scan import fields_of
+from kourou.store.recovery import cut
+from kourou.store.recovery.recovery import Recovery
+from kourou.store.state.ack_mark import AckMark, find_loss
+from kourou.store.writer import StoreWriter
 
 Change = tuple[Any, str, Any]
 """Object, name of the attribute, and its value while the rule is off."""
@@ -34,13 +47,17 @@ class Rule:
 
     Attributes:
         name: of the rule.
-        is_needed: whether acknowledged or read messages are lost without it.
         changes: returns what switches it off.
+        drill: the one that shows its lack.
+        covered_by: rules that prevent the loss when only this one is off; messages are lost when
+            all of them are off, too. None: messages are lost without this rule alone. Empty: the
+            rule is no condition of what the simulation checks.
     """
 
     name: str
-    is_needed: bool
     changes: Callable[[], list[Change]]
+    drill: str = ""
+    covered_by: tuple[str, ...] | None = None
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -116,7 +133,10 @@ def _unclean_elections() -> list[Change]:
 
 
 def _deposed_controllers() -> list[Change]:
-    return [(EtcdStore, "leads", lambda self: bool(self._leader_revision))]
+    def leads(self: EtcdStore) -> bool:
+        return bool(self._leader_revision)
+
+    return [(EtcdStore, "leads", leads)]
 
 
 def _no_doubt() -> list[Change]:
@@ -172,9 +192,174 @@ def _same_epoch() -> list[Change]:
     return [(EpochLog, "begin", begin_again), (switching_broker, "decide", decide)]
 
 
+def _one_proposal() -> list[Change]:
+    """Let a proposal replace those in doubt, as in Java."""
+    original = InSyncDecisions.propose
+
+    def propose(self: InSyncDecisions, members: frozenset[int]) -> None:
+        self._set([])
+        original(self, members)
+
+    return [(InSyncDecisions, "propose", propose)]
+
+
+def _older_sets() -> list[Change]:
+    """Let a master take any other set that an answer has."""
+    original = InSyncDecisions.adopt
+
+    def adopt(self: InSyncDecisions, found: InSyncSet, asked_at_s: float | None = None) -> bool:
+        if found.epoch < self.confirmed.epoch:
+            self.confirmed = found
+            self._set([])
+            return True
+        return original(self, found, asked_at_s)
+
+    return [(InSyncDecisions, "adopt", adopt)]
+
+
+def _unsettled_answers() -> list[Change]:
+    """Let a controller answer from the state before a write whose result it does not know."""
+
+    async def settle(self: Elections, name: str) -> Any:
+        self._check_leads()
+        return self._sets.get(name)
+
+    return [(Elections, "_settle", settle)]
+
+
+def _any_state() -> list[Change]:
+    """Let controllers accept a state that lacks what they or brokers know."""
+    return [(Elections, "_refuse", lambda *_: None)]
+
+
+def _size_once() -> list[Change]:
+    """Check the least size of the set only when a message is appended."""
+    original = InSyncKeeper.copied_position
+
+    def copied(self: InSyncKeeper) -> int:
+        if self._fence_reason or not self._decisions.is_member:
+            return original(self)
+        return min(map(self.followers.position, self._others), default=POSITION_MAX)
+
+    return [(InSyncKeeper, "copied_position", copied)]
+
+
+def _unmarked_logs() -> list[Change]:
+    def find(mark: AckMark, epochs: Any, log_begin: int, log_end: int) -> str:
+        return mark.loss or find_loss(mark, epochs, log_begin, max(log_end, mark.position))
+
+    return [(acknowledged, "find_loss", find)]
+
+
+def _unmarked_epochs() -> list[Change]:
+    def find(mark: AckMark, epochs: Any, log_begin: int, log_end: int) -> str:
+        unknown = msgspec.structs.replace(mark, epoch=NO_EPOCH, newest_epoch=NO_EPOCH)
+        return find_loss(unknown, epochs, log_begin, log_end)
+
+    return [(acknowledged, "find_loss", find)]
+
+
+def _restored_stores() -> list[Change]:
+    return [(switching_broker, "loss_by_restore", lambda *_: "")]
+
+
+class _NeverSynced:
+    """A disk whose files are not synced."""
+
+    def __init__(self, disk: Any) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def sync(self, _: str) -> None:
+        return
+
+    def sync_directory(self, _: str) -> None:
+        return
+
+
+def _quick_cuts() -> list[Change]:
+    """Let a truncation end before it is durable."""
+    original = cut._cut_files
+
+    def cut_files(disk: Any, files: Any, segment_bytes: int, position: int) -> None:
+        original(_NeverSynced(disk), files, segment_bytes, position)
+
+    return [(cut, "_cut_files", cut_files)]
+
+
+def _impatient_controllers() -> list[Change]:
+    """Let a new leading controller elect at once."""
+    return [(Elections, "_is_lease_over", lambda *_: True)]
+
+
+def _unsynced_starts() -> list[Change]:
+    """Let a start read a log that is not durable."""
+    return [(Recovery, "_make_durable", lambda *_: None)]
+
+
+def _unchecked_records() -> list[Change]:
+    """Let a slave append records without comparing their checksums."""
+
+    def checked(buffer: bytes, at: int, position: int, size: int) -> Any:
+        header = read_record(buffer, at, check_crc=False)
+        assert (header.physical_offset, header.total_size) == (position, size)
+        return fields_of(header, buffer)
+
+    return [
+        (received_bytes, "ordinary_records", lambda *_: iter(())),
+        (received_bytes, "_checked", checked),
+    ]
+
+
+def _unsynced_bytes() -> list[Change]:
+    """Let a master send what it has written, and not synced."""
+
+    def bounds(self: MasterConnection) -> LogRange:
+        source = self._master.source
+        return LogRange(source.min_position, source.written_position, self._master.segment_bytes)
+
+    original = GroupCommit._write
+
+    def write(self: GroupCommit) -> None:
+        original(self)
+        if self.on_synced is not None:
+            self.on_synced()
+
+    return [(MasterConnection, "_range", bounds), (GroupCommit, "_write", write)]
+
+
+def _confirmed_offsets() -> list[Change]:
+    """Let a new master assign queue offsets from what was confirmed on, as in Java."""
+    confirmed: dict[str, int] = {}  # by disk
+    on_confirmed, init = ReplicationSlave._on_confirmed, StoreWriter.__init__
+
+    def note(self: ReplicationSlave, position: int) -> None:
+        confirmed[self._writer._disk.root] = position
+        on_confirmed(self, position)
+
+    def init_queues(self: StoreWriter, files: StoreFiles, config: Any, reader: Any) -> None:
+        init(self, files, config, reader)
+        position = confirmed.pop(files.disk.root, None)
+        if position is not None and type(self) is StoreWriter:
+            for queue in files.queues:
+                queue.next_offset = queue.find_end_before(position)
+
+    return [(ReplicationSlave, "_on_confirmed", note), (StoreWriter, "__init__", init_queues)]
+
+
 def _early_reports() -> list[Change]:
     """Let a slave report records before they are synced."""
-    return [(slave_connection._Received, "waits_for_sync", False)]
+    received = slave_connection._Received
+    original = received.stored
+
+    def stored(self: Any) -> None:
+        if not vars(self).get("is_reported"):  # again when they are synced
+            self.is_reported = True
+            original(self)
+
+    return [(received, "waits_for_sync", False), (received, "stored", stored)]
 
 
 def _no_truncation() -> list[Change]:
@@ -195,19 +380,67 @@ def _no_truncation() -> list[Change]:
 RULES: Final = {
     rule.name: rule
     for rule in (
-        Rule("lease", False, _no_lease),
-        Rule("only the controller shrinks the set", True, _shrink_alone),
-        Rule("older masters are refused", True, _old_masters),
-        Rule("only replicas in sync are elected", True, _unclean_elections),
-        Rule("only a controller with its lease answers", False, _deposed_controllers),
-        Rule("proposals in doubt count", True, _no_doubt),
-        Rule("a time-out settles nothing", True, _timeouts_refuse),
-        Rule("only confirmed messages are read", True, _unconfirmed_reads),
-        Rule("a slave that has started shows confirmed messages", True, _unconfirmed_slaves),
-        Rule("all members have an acknowledged message", True, _some_copies),
-        Rule("a power cut is remembered", True, _no_power_cuts),
-        Rule("a master that restarts gets a new epoch", True, _same_epoch),
-        Rule("reports are durable", True, _early_reports),
-        Rule("diverged ends are truncated", True, _no_truncation),
+        Rule("lease", _no_lease, covered_by=()),
+        Rule("a new controller waits for leases", _impatient_controllers, covered_by=()),
+        Rule("only the controller shrinks the set", _shrink_alone, "shrink unanswered"),
+        Rule("only replicas in sync are elected", _unclean_elections, "replica out of sync"),
+        Rule("all members have an acknowledged message", _some_copies, "replica behind"),
+        Rule("the size of the set is checked at the acknowledgement", _size_once, "small set"),
+        Rule("proposals in doubt count", _no_doubt, "join unanswered"),
+        Rule("a time-out settles nothing", _timeouts_refuse, "join and controller killed"),
+        Rule("one proposal at a time", _one_proposal, "two joins"),
+        Rule("older sets are ignored", _older_sets, "older set"),
+        Rule("decisions in doubt are repeated first", _unsettled_answers, "join in doubt"),
+        Rule(
+            "only a controller with its lease answers", _deposed_controllers, "deposed controller"
+        ),
+        Rule(
+            "older masters are refused",
+            _old_masters,
+            "former master",
+            covered_by=(
+                "only a controller with its lease answers",
+                "decisions in doubt are repeated first",
+            ),
+        ),
+        Rule("an older state is refused", _any_state, "older etcd"),
+        Rule("only confirmed messages are read", _unconfirmed_reads, "all replicas behind"),
+        Rule(
+            "a slave that has started shows confirmed messages",
+            _unconfirmed_slaves,
+            "restarted slave",
+        ),
+        Rule("queue offsets continue the log", _confirmed_offsets, "some replica behind"),
+        Rule("reports are durable", _early_reports, "unsynced slave"),
+        Rule("a power cut is remembered", _no_power_cuts, "unsynced slave"),
+        Rule("the log is compared with its mark", _unmarked_logs, "older log"),
+        Rule("the epochs are compared with the mark", _unmarked_epochs, "lost epochs"),
+        Rule("a restored store is recognised", _restored_stores, "older store"),
+        Rule("diverged ends are truncated", _no_truncation, "diverged end"),
+        Rule(
+            "a truncation is durable",
+            _quick_cuts,
+            "power cut after truncation",
+            covered_by=("a start makes the log durable",),
+        ),
+        Rule(
+            "a start makes the log durable",
+            _unsynced_starts,
+            "power cut after truncation",
+            covered_by=("a truncation is durable",),
+        ),
+        Rule("received records are verified", _unchecked_records, "damaged transfer"),
+        Rule(
+            "a master that restarts gets a new epoch",
+            _same_epoch,
+            "unsynced master",
+            covered_by=("only synced bytes are sent",),
+        ),
+        Rule(
+            "only synced bytes are sent",
+            _unsynced_bytes,
+            "unsynced master",
+            covered_by=("a master that restarts gets a new epoch",),
+        ),
     )
 }

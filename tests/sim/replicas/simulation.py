@@ -8,11 +8,12 @@ import logging
 import os
 import random
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any, Final, NamedTuple
+from contextlib import ExitStack
+from typing import Final, NamedTuple
 
 from kourou.client.administration.admin import AdminClient
 from kourou.testing.clock import LoopClock
+from tests.sim.replicas.drills import DRILLS, Stage
 from tests.sim.replicas.histories import QUEUES, TOPIC, History
 from tests.sim.replicas.host_network import CLIENT, Direction
 from tests.sim.replicas.process_loop import run_processes
@@ -27,6 +28,9 @@ from tests.sim.replicas.rules import Rule
 log = logging.getLogger("kourou.simulation")
 
 FAULTS: Final = (4, 14)
+_FIRST_SENDS: Final = 10
+_SEEDS_MAX: Final = 60
+"""More than draw the same drill among 1,000 seeds."""
 _REFUSED_S: Final = 8.0
 """Time in which controllers notice that a backup of their state was restored."""
 _HEAL_S: Final = 120.0
@@ -60,10 +64,10 @@ class Faults:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed_disks: set[str] = set()
         self._has_restored_etcd = False
-        self._newest: Any = None  # the state before a backup was restored
         self.done: list[str] = []
 
     async def run(self) -> None:
+        """Make random faults."""
         rng = self._rng
         kinds: list[Callable[[], None]] = [
             self._kill, self._kill, self._kill, self._cut_power, self._stop, self._stop,
@@ -83,14 +87,23 @@ class Faults:
         self._cluster.network.heal()
         for name, machine in self._cluster.machines.items():
             machine.disk.clear_faults()
+            machine.disk.on_operation = None
             if name in self._failed_disks and machine.is_up:
                 self._cluster.kill(name)  # its store is read-only until it starts again
             if machine.process.is_stopped:
                 self._cluster.resume(name, timers_first=True)
             if not machine.is_up:
                 self._cluster.start_process(name)
+        for flusher in self._cluster.flushers.values():
+            flusher.release()
 
-    def _note(self, text: str) -> None:
+    @property
+    def failed_disks(self) -> set[int]:
+        """The indexes of brokers whose disks were made to fail."""
+        return {int(name[-1]) for name in self._failed_disks}
+
+    def note(self, text: str) -> None:
+        """Note what is done, for people."""
         time_s = asyncio.get_running_loop().time() - self._began_s
         self.done.append(f"{time_s:.2f} {text}")
         log.info("FAULT %s", text)
@@ -135,13 +148,13 @@ class Faults:
 
     def _end(self, name: str, end: Callable[[str], None], kind: str) -> None:
         length_s = self._length_s()
-        self._note(f"{kind} {name} for {length_s:.2f}")
+        self.note(f"{kind} {name} for {length_s:.2f}")
         end(name)
         self._later(length_s, lambda: self._start(name))
 
     def _start(self, name: str) -> None:
         if not self._cluster.machines[name].is_up:
-            self._note(f"start {name}")
+            self.note(f"start {name}")
             self._cluster.start_process(name)
 
     def _stop(self) -> None:
@@ -149,12 +162,12 @@ class Faults:
         process, timers_first = self._cluster.machines[name].process, self._rng.random() < 0.5
         if process.is_dead or process.is_stopped:
             return
-        self._note(f"stop {name} for {length_s:.2f}, timers first {timers_first}")
+        self.note(f"stop {name} for {length_s:.2f}, timers first {timers_first}")
         process.stop()
 
         def resume() -> None:
             if self._cluster.machines[name].process is process and process.is_stopped:
-                self._note(f"resume {name}")
+                self.note(f"resume {name}")
                 self._cluster.resume(name, timers_first=timers_first)
 
         self._later(length_s, resume)
@@ -181,18 +194,18 @@ class Faults:
     def _partition(self) -> None:
         directions, length_s = self._directions(), self._length_s()
         resets = self._rng.random() < 0.5
-        self._note(f"cut {directions} for {length_s:.2f}, resets {resets}")
+        self.note(f"cut {directions} for {length_s:.2f}, resets {resets}")
         self._cluster.network.cut(directions)
         self._later(length_s, lambda: self._cluster.network.heal(resets=resets))
 
     def _slow_links(self) -> None:
         directions = self._directions()
-        self._note(f"slow {directions}")
+        self.note(f"slow {directions}")
         self._cluster.network.slow(directions, (0.05, 0.4))
 
     def _jump(self) -> None:
         name, by_ms = self._victim(), self._rng.randint(-60_000, 60_000)
-        self._note(f"clock of {name} by {by_ms} ms")
+        self.note(f"clock of {name} by {by_ms} ms")
         clock = self._cluster.machines[name].runtime.clock
         assert isinstance(clock, LoopClock)
         clock.step(by_ms)
@@ -200,7 +213,7 @@ class Faults:
     def _fail_disk(self) -> None:
         name = self._broker()
         count = self._rng.randrange(1, 60)
-        self._note(f"disk of {name} fails after {count}")
+        self.note(f"disk of {name} fails after {count}")
         error = OSError(errno.EIO, os.strerror(errno.EIO))
         self._cluster.machines[name].disk.fail_after(count, error)
         self._failed_disks.add(name)
@@ -233,32 +246,24 @@ class Faults:
         if self._has_restored_etcd:
             return
         self._has_restored_etcd = True
-        backup, etcd = self._cluster.etcd.backup(), self._cluster.etcd
+        backup = self._cluster.etcd.backup()
         age_s, length_s = self._rng.random() * 5, self._rng.random() * 4
-        self._note(f"back up etcd, restore in {age_s:.2f} for {length_s:.2f}")
+        self.note(f"back up etcd, restore in {age_s:.2f} for {length_s:.2f}")
 
         def restore() -> None:
-            self._newest = etcd.backup()
-            etcd.restore(backup)
-            self._note("etcd restored")
+            self._cluster.restore_etcd(backup)
+            self.note("etcd restored")
             self._later(length_s, self.repair_etcd)
 
         self._later(age_s, restore)
 
     def repair_etcd(self) -> None:
-        """Restore the newest state of etcd, and restart the controllers, if they refuse its state.
+        """Repair etcd if the controllers refuse its state.
 
         Otherwise nothing was decided since the backup, and it is the newest state.
         """
-        if self._newest is None or not self._cluster.refusals():
-            return
-        self._cluster.etcd.restore(self._newest)
-        self._newest = None
-        self._note("newest etcd restored, controllers restarted")
-        for name in [one for one in self._cluster.machines if one.startswith("controller")]:
-            if self._cluster.machines[name].is_up:
-                self._cluster.kill(name)
-            self._cluster.start_process(name)
+        if self._cluster.refusals() and self._cluster.repair_etcd():
+            self.note("newest etcd restored, controllers restarted")
 
 
 async def create_topic(cluster: ReplicaCluster) -> None:
@@ -268,15 +273,40 @@ async def create_topic(cluster: ReplicaCluster) -> None:
     await asyncio.sleep(2.5)  # the slaves copy it each second
 
 
-def simulate(seed: int, rule: Rule | None = None) -> Result:
-    """Run one simulation; `rule`: is switched off."""
+def drawn_drill(seed: int) -> str:
+    """Return the drill that a seed draws; empty if it draws none."""
+    return _draw(random.Random(seed))[0]
+
+
+def _draw(rng: random.Random) -> tuple[str, bool]:
+    """Draw a drill, or none, and whether random faults follow."""
+    has_drill, has_faults = rng.choice(((True, False), (True, False), (True, True), (False, True)))
+    name = rng.choice(list(DRILLS))
+    return (name if has_drill else ""), has_faults
+
+
+def simulate(seed: int, *rules: Rule, drill: str = "") -> Result:
+    """Run one simulation.
+
+    Args:
+        seed: of everything.
+        rules: are switched off.
+        drill: the sequence of faults; empty: drawn from the seed, as random ones are.
+    """
     rng = random.Random(seed)
+    name, has_faults = _draw(rng)
+    if drill:
+        name, has_faults = drill, False
 
     async def main() -> Result:
-        cluster = ReplicaCluster(
-            seed, is_async=rng.random() < 0.4, min_in_sync=rng.choice((1, 1, 2))
-        )
-        history = History()
+        is_async, min_in_sync = rng.random() < 0.4, rng.choice((1, 1, 2))
+        if name:
+            needed = DRILLS[name]
+            is_async = is_async if needed.is_async is None else needed.is_async
+            min_in_sync = needed.min_in_sync or min_in_sync
+        cluster = ReplicaCluster(seed, is_async=is_async, min_in_sync=min_in_sync)
+        # Records of one size let logs of different masters look alike.
+        history = History(body_bytes=rng.choice(((1, 1_500), (400, 400))))
         await cluster.start()
         await cluster.until(lambda: len(cluster.in_sync()) == REPLICAS, 60)
         await create_topic(cluster)
@@ -286,28 +316,50 @@ def simulate(seed: int, rule: Rule | None = None) -> Result:
         ]
         running = [asyncio.create_task(one) for one in clients]
         faults = Faults(cluster, rng)
-        await faults.run()
+        if name:
+            faults.note(f"drill {name!r}, async {is_async}, min in sync {min_in_sync}")
+            await cluster.until(lambda: len(history.acknowledged) > _FIRST_SENDS, 60)
+            await DRILLS[name].run(Stage(cluster, rng, faults.note))
+        if has_faults:
+            await faults.run()
         await faults.undo()
+        return await _end(cluster, history, faults, running)
+
+    with ExitStack() as stack:
+        for rule in rules:
+            stack.enter_context(rule.off())
+        return run_processes(main())
+
+
+def is_lack_found(drill: str, *rules: Rule) -> bool:
+    """Return whether a simulation of a drill fails while the rules are off."""
+    return any(simulate(seed, *rules, drill=drill).failures for seed in range(_SEEDS_MAX))
+
+
+async def _end(
+    cluster: ReplicaCluster, history: History, faults: Faults, running: list[asyncio.Task[None]]
+) -> Result:
+    """Wait until all replicas are in sync again, end, and check the history."""
+    if cluster.has_older_etcd:
         await asyncio.sleep(_REFUSED_S)
         faults.repair_etcd()
-        is_stuck = False
-        try:
-            await cluster.until(lambda: len(cluster.in_sync()) == REPLICAS, _HEAL_S)
-        except TimeoutError:
-            is_stuck = not cluster.waits_for_operator()
-            history.is_over = True
-            await asyncio.gather(*running)
-            return Result(history.failures, len(history.acknowledged), faults.done, is_stuck)
-        await asyncio.sleep(3)
+    is_stuck = False
+    try:
+        await cluster.until(lambda: len(cluster.in_sync()) == REPLICAS, _HEAL_S)
+    except TimeoutError:
+        # After an older state of etcd was used, none may have all epochs that brokers know.
+        is_refused = cluster.had_older_etcd and bool(cluster.refusals())
+        is_stuck = not (cluster.waits_for_operator() or is_refused)
         history.is_over = True
         await asyncio.gather(*running)
-        await asyncio.sleep(4)
-        for index in range(REPLICAS):
-            broker = cluster.brokers[index]
-            assert broker is not None, "all are up"
-            await cluster.machines[f"broker-{index}"].process.create_task(broker.stop())
-        history.check(cluster)
         return Result(history.failures, len(history.acknowledged), faults.done, is_stuck)
-
-    with rule.off() if rule is not None else nullcontext():
-        return run_processes(main())
+    await asyncio.sleep(3)
+    history.is_over = True
+    await asyncio.gather(*running)
+    await asyncio.sleep(4)
+    for index in range(REPLICAS):
+        broker = cluster.brokers[index]
+        assert broker is not None, "all are up"
+        await cluster.machines[f"broker-{index}"].process.create_task(broker.stop())
+    history.check(cluster, faults.failed_disks)
+    return Result(history.failures, len(history.acknowledged), faults.done, is_stuck)
