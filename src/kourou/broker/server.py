@@ -332,15 +332,19 @@ class _RunningBroker:
 
     async def _start_deliveries(self) -> tuple[Address, int]:
         """Start what a master delivers by itself, and open the ports; return as `_open_ports`."""
-        await self.components.timers.start()
+        timers, popping = self.components.timers, self.components.popping
+        if self.components.replica is None:
+            await timers.start()
         try:
-            await self.components.popping.recover()
+            await popping.recover()
             opened = await self._open_ports()
+            if self.components.replica is not None:
+                timers.start_later(popping.recovery.note_early_acks)
         except BaseException:
-            await self.components.timers.stop()  # before the store is closed again
+            await timers.stop()  # before the store is closed again
             raise
         self.components.delay.start()
-        self.components.popping.start()
+        popping.start()
         self.components.transactions.start()
         return opened
 

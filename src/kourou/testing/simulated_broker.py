@@ -175,13 +175,20 @@ class SimulatedBroker:
         self.client_handlers, self.offset_handlers = handlers.clients, handlers.offsets
         self.send_backs = handlers.send_backs
 
-    async def start_deliveries(self) -> None:
-        """Start to deliver delayed and scheduled messages; creates topic T, which is not saved."""
+    async def start_deliveries(self, *, timers_later: bool = False) -> None:
+        """Start to deliver delayed and scheduled messages; creates topic T, which is not saved.
+
+        With `timers_later`, the timer's files are opened in the background, as by a new master.
+        """
+        popping = self.components.popping
         self.topics.ensure(TopicConfig("T", 4, 4))
         self.delay.start()
-        await self.timers.start()
-        await self.components.popping.recover()
-        self.components.popping.start()
+        if not timers_later:
+            await self.timers.start()
+        await popping.recover()
+        popping.start()
+        if timers_later:
+            self.timers.start_later(popping.recovery.note_early_acks)
 
     async def ask(
         self, handler: Handler, header: object | None = None, body: bytes = b""

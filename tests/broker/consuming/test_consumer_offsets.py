@@ -9,6 +9,7 @@ import pytest
 
 from kourou.broker.consuming.consumer_offsets import (
     FILE_NAME,
+    FOLLOWED_LAG_BYTES_MAX,
     ConsumerOffsets,
     parse_consumer_offsets,
 )
@@ -256,3 +257,18 @@ def test_offsets_of_a_slave_are_taken_where_they_are_larger_and_within_the_queue
     offsets.advance_to({"T@g": {0: 6, 1: 3, 2: 99}, "U@h": {0: 0}}, lambda _topic, _queue_id: 8)
     assert offsets.of_topic("g", "T") == {0: 6, 1: 4, 2: 8}
     assert offsets.of_topic("h", "U") == {0: 0}
+
+
+def test_slave_saves_the_position_of_its_masters_offsets_also_without_a_commit() -> None:
+    disk = SimDisk()
+    disk.make_directory("config")
+    offsets = offsets_on(disk, Log())
+    offsets.begin_following()
+    saved = []
+    for position in (10, 20, 20 + FOLLOWED_LAG_BYTES_MAX):
+        offsets.follow({}, (position, position), lambda _: 0)
+        asyncio.run(offsets.persist())
+        saved.append(offsets_on(disk).loaded_positions)
+
+    last = 20 + FOLLOWED_LAG_BYTES_MAX
+    assert saved == [(10, 10), (10, 10), (last, last)]

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -26,6 +27,8 @@ from kourou.testing.simulated_broker import SimulatedBroker, small_config
 from tests.broker.delays.delay_rig import messages
 from tests.broker.timer.timer_rig import timer_draft
 
+P = ParamSpec("P")
+T = TypeVar("T")
 RUNS = 4
 
 
@@ -42,7 +45,8 @@ class CrashRuns:
         recalled: names of messages with an acknowledged recall.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, timers_later: bool = False) -> None:
+        self._timers_later = timers_later
         self.disk = SimDisk(seed)
         self.dice = Random(seed)
         self.config = _config()
@@ -52,7 +56,8 @@ class CrashRuns:
         self._recalling: set[bytes] = set()
 
     async def run_until_crash(self, *, is_killed: bool) -> None:
-        broker = SimulatedBroker(self.disk, config=self.config, seed=self.dice.randrange(1000))
+        seed = self.dice.randrange(1000)
+        broker = SimulatedBroker(self.disk, config=self.config, seed=seed, offload=self._offload)
         over = asyncio.Event()
         left = self.dice.randrange(20, 700)
 
@@ -64,7 +69,7 @@ class CrashRuns:
                 if not is_killed:
                     raise PowerLostError
 
-        await broker.start_deliveries()
+        await broker.start_deliveries(timers_later=self._timers_later)
         self.disk.on_operation = on_operation
         tasks = [asyncio.create_task(self._send(broker)), asyncio.create_task(_flush(broker))]
         try:
@@ -80,6 +85,12 @@ class CrashRuns:
         if is_killed:
             return
         self.disk.crash()
+
+    async def _offload(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function; messages are sent while timer files are opened in the background."""
+        if self._timers_later and function.__name__ == "_open":
+            await asyncio.sleep(self.dice.choice((0.0, 0.4, 3.0)))
+        return function(*args, **kwargs)
 
     async def _send(self, broker: SimulatedBroker) -> None:
         """Schedule messages for the near future, and recall some of them."""
@@ -183,10 +194,14 @@ def rebuild_all(disk: SimDisk) -> None:
 
 
 def assert_outlived(
-    seed: int, *, is_killed: bool, lose: Callable[[SimDisk], object] = lose_nothing
+    seed: int,
+    *,
+    is_killed: bool,
+    lose: Callable[[SimDisk], object] = lose_nothing,
+    timers_later: bool = False,
 ) -> None:
     async def main() -> None:
-        runs = CrashRuns(seed)
+        runs = CrashRuns(seed, timers_later=timers_later)
         for _ in range(RUNS):
             await runs.run_until_crash(is_killed=is_killed)
             await asyncio.sleep(runs.dice.choice((0, 0.5, 7)))
@@ -215,3 +230,11 @@ def test_missing_timer_files_are_rebuilt_from_the_log(
 ) -> None:
     # A rebuild treats all that it reads as durable, also records after one lost in a power cut.
     assert_outlived(seed, is_killed=bool(seed % 2) or lose is rebuild_all, lose=lose)
+
+
+@pytest.mark.parametrize("lose", [lose_nothing, remove_timer_files])
+@pytest.mark.parametrize("seed", [*range(301, 307)])
+def test_files_that_are_opened_while_messages_are_sent_neither_lose_nor_repeat_any(
+    seed: int, lose: Callable[[SimDisk], object]
+) -> None:
+    assert_outlived(seed, is_killed=bool(seed % 2), lose=lose, timers_later=True)

@@ -13,6 +13,10 @@ from kourou.model import properties as names
 from kourou.model.message import Message
 from kourou.model.properties import encode_properties
 from kourou.model.topic import TIMER_TOPIC
+from kourou.store.timer.timer_rebuild import remove_timer_files
+from kourou.store.timer.wheel_files import TIMER_CHECK
+from kourou.store.tools.truncate import truncate_replica
+from kourou.testing.clock import EPOCH_MS
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
@@ -148,3 +152,75 @@ def test_reading_a_later_slot_does_not_hold_up_the_level() -> None:
         assert bodies(broker) == [b"late"]
 
     run_with_broker(test, is_delivering=True, offload=offload)
+
+
+def test_new_master_serves_before_it_has_its_timers() -> None:
+    async def fill(broker: SimulatedBroker) -> None:
+        await send_at(broker, b"before", broker.clock.now_ms() + 60_000)
+
+    disk = run(fill)
+    remove_timer_files(disk)
+
+    async def main() -> None:
+        is_read = asyncio.Event()
+
+        async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+            if function.__name__ == "_open":
+                await is_read.wait()
+            return function(*args, **kwargs)
+
+        broker = SimulatedBroker(disk, offload=offload, later_ms=10_000)
+        await broker.start_deliveries(timers_later=True)
+        await send_at(broker, b"meanwhile", broker.clock.now_ms() + 2_000)
+        await asyncio.sleep(10)
+        assert bodies(broker) == []
+        is_read.set()
+        await asyncio.sleep(1)
+        assert bodies(broker) == [b"meanwhile"]
+        await asyncio.sleep(60)
+        assert bodies(broker) == [b"meanwhile", b"before"]
+        await broker.stop()
+
+    run_virtual(main())
+
+
+def test_stop_does_not_wait_for_the_rebuild_of_timer_files() -> None:
+    async def fill(broker: SimulatedBroker) -> None:
+        for number in range(3):
+            await send_at(broker, b"%d" % number, broker.clock.now_ms() + 60_000)
+
+    disk = run(fill)
+    remove_timer_files(disk)
+
+    async def main() -> None:
+        async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+            if function.__name__ == "_open":
+                await asyncio.sleep(1)
+            return function(*args, **kwargs)
+
+        broker = SimulatedBroker(disk, offload=offload)
+        await broker.start_deliveries(timers_later=True)
+        await broker.stop()
+        assert not disk.exists(TIMER_CHECK)
+
+    run_virtual(main())
+    run(fill, disk)
+
+
+def test_truncated_replica_leaves_its_timers_to_the_next_master() -> None:
+    ends: list[int] = []
+
+    async def fill(broker: SimulatedBroker) -> None:
+        for number in range(3):
+            await send_at(broker, b"%d" % number, broker.clock.now_ms() + 5_000)
+            ends.append(broker.store.reader.written_position)
+
+    disk = run(fill)
+    truncate_replica(disk, ends[1], EPOCH_MS, pid=1)
+    assert not disk.exists(TIMER_CHECK)
+
+    async def check(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(10)
+        assert bodies(broker) == [b"0", b"1"]
+
+    run(check, disk)

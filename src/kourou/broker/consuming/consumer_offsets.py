@@ -93,6 +93,8 @@ PAIRS_MAX: Final = 500_000
 
 _NO_OFFSETS: Final[Mapping[int, int]] = {}
 
+FOLLOWED_LAG_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Limit for the same distance in the file of a slave: it reads that part when it becomes master."""
 POSITION_LAG_BYTES_MAX: Final = 256 * 1024 * 1024
 """The file is written, even if no offset has changed, when its position is this far behind."""
 
@@ -152,6 +154,7 @@ class ConsumerOffsets:
             self._version, self._committed, self._pulled = parse_consumer_offsets(text)
         self.loaded_positions = None if text is None else parse_log_positions(text)
         self._followed = self.loaded_positions  # of the master's table, on a slave
+        self._followed_saved = self.loaded_positions
         self.revived_position: Callable[[], int] | None = None
         self._committed_keys, self._pulled_keys = OffsetKeys(), OffsetKeys()
         self._set_keys()
@@ -411,7 +414,11 @@ class ConsumerOffsets:
         """
         if version is not None and version.counter > self._version.counter:
             self._version = version
-        self._followed = positions
+        self._followed, saved = positions, self._followed_saved
+        if positions is not None and (
+            saved is None or positions[0] - saved[0] > FOLLOWED_LAG_BYTES_MAX
+        ):
+            self._saver.changed()
         end = None if positions is None else positions[0]
         for text, of_queues in offsets.items():
             group, topic = key_of(text)
@@ -558,6 +565,8 @@ class ConsumerOffsets:
         positions = self._log_positions()
         if self._log_position is not None:
             self._position = self._log_position()
+        if self._is_following:
+            self._followed_saved = positions
         return self.text(positions)
 
     def _log_positions(self) -> tuple[int, int] | None:

@@ -4,6 +4,9 @@ A master that reaches too few members of its in-sync set gives its role up, if a
 serve (`role_decisions.py`). It is fenced before it asks for the election, until the answer to a
 heartbeat shows that it is still the master.
 
+A change of the role stops the broker for a while. Heartbeats go on meanwhile, for some time-outs of
+the controllers: a replica that was elected must not be replaced while it starts as master.
+
 A master sends no heartbeats while it is not confirmed and the controller does not answer: if only
 one direction of the network is cut, the controller then elects another one.
 """
@@ -19,11 +22,13 @@ from kourou.broker.controlling.controller_mode_config import ControllerModeConfi
 from kourou.broker.controlling.controllers import Controllers, Identity
 from kourou.broker.controlling.lease import Lease
 from kourou.broker.controlling.role_decisions import choose_master
-from kourou.broker.replication.controlled_role import ControlledRole
+from kourou.broker.replication.controlled_role import ControlledRole, LogState
 from kourou.protocol.topic_table import BrokerHeartbeatRequestHeader
 
 log = logging.getLogger(__name__)
 
+_CHANGE_TIMEOUTS: Final = 3
+"""For so many time-outs of the controllers heartbeats go on during a change of the role."""
 _RECENT_HEARTBEATS: Final = 2
 """A replica is heard whose last heartbeat is not older than this many of their intervals."""
 
@@ -55,6 +60,7 @@ class Confirmation:
         self._lease = Lease(config.controller_lease_ms, self._on_lease_ended)
         self._broker: ControlledBroker | None = None
         self._role: ControlledRole | None = None
+        self._left: tuple[LogState, float] | None = None  # of the broker that was stopped, and when
         self.is_answered = True
 
     def now_s(self) -> float:
@@ -65,8 +71,11 @@ class Confirmation:
         """Take a broker that has started; None: it knows no master."""
         self._broker, self._role = broker, role
 
-    def end(self) -> None:
-        """Let the broker go, which is about to stop."""
+    def end(self, *, keeps_log: bool) -> None:
+        """Let the broker go, which is about to stop; another one follows, perhaps with its log."""
+        self._left = None
+        if self._broker is not None and keeps_log:
+            self._left = self._broker.log_state(), self._lease.now_s()
         self._broker = self._role = None
         self._lease.cancel()
 
@@ -82,8 +91,8 @@ class Confirmation:
         Raises:
             RemoteError, TransportError: as `Controllers.heartbeat`.
         """
-        broker = self._broker
-        if broker is None or not self.is_answered:
+        state = self._log_state()
+        if state is None or not self.is_answered:
             return
         asked_at_s, epoch = self._lease.now_s(), self._epoch
         header = BrokerHeartbeatRequestHeader(
@@ -91,16 +100,18 @@ class Confirmation:
             self._address,
             me.broker_name,
             me.broker_id,
-            *broker.log_state(),
+            *state,
             self._config.controller_heartbeat_timeout_ms,
             self._config.broker_election_priority,
         )
         known = await self._controllers.heartbeat(header)
+        if self._broker is None:
+            return
         if known.master_epoch is not None and known.master_epoch != epoch:
             self._ask_role()  # there is another master, which confirms nothing for this one
         elif self._is_master and self._epoch == epoch:
             self._lease.renew(asked_at_s)
-            if self._lease.is_held and self._broker is not None:
+            if self._lease.is_held:
                 self._broker.unfence()
 
     async def hand_over(self, me: Identity, silent: frozenset[int], needed: int) -> None:
@@ -123,6 +134,15 @@ class Confirmation:
             log.warning("controller.handed_over to=%d silent=%s", chosen, sorted(silent))
             broker.fence(f"replica {chosen} becomes master: {sorted(silent)} are not reached here")
             await self._controllers.elect(me._replace(broker_id=chosen), is_designated=True)
+
+    def _log_state(self) -> LogState | None:
+        """Return the state of the log; None if it is not known, or the change takes too long."""
+        if self._broker is not None:
+            return self._broker.log_state()
+        limit_s = _CHANGE_TIMEOUTS * self._config.controller_heartbeat_timeout_ms / 1000
+        if self._left is None or self._lease.now_s() - self._left[1] > limit_s:
+            return None
+        return self._left[0]
 
     @property
     def _epoch(self) -> int:

@@ -228,7 +228,7 @@ class SwitchingBroker:
         tasks = self._tasks if self._handover is None else [*self._tasks, self._handover]
         for task in tasks:
             task.cancel()
-        self._confirmation.end()
+        self._confirmation.end(keeps_log=False)
         return tasks
 
     @property
@@ -307,7 +307,7 @@ class SwitchingBroker:
             if self._broker is not None:
                 end = self._broker.log_state().max_offset
                 broker, self._broker, self._role = self._broker, None, None
-                self._confirmation.end()
+                self._confirmation.end(keeps_log=cut_at is None)
                 broker.fence("the broker is changing its role")
                 await broker.stop()
             if cut_at is not None:
@@ -321,6 +321,7 @@ class SwitchingBroker:
             await self._begin(role)
             if role.is_master:
                 self._confirmation.confirm_elected(asked_at_s)
+                self._poll_due.set()  # at once, if the start took longer than the lease
 
     # Questions to the controllers
 
@@ -481,9 +482,10 @@ class SwitchingBroker:
 
     async def _beat(self) -> None:
         """Send a heartbeat, unless another replica should be elected."""
-        if self._broker is None or not self._is_registered or self._is_silent:
+        if not self._is_registered or self._is_silent:
             return
-        if not self._lacks_acknowledged and not self._check_fitness():
+        is_fit = self._broker is None or not (self._lacks_acknowledged or self._check_fitness())
+        if is_fit:
             await self._confirmation.beat(self._me)
 
     def _check_fitness(self) -> str:

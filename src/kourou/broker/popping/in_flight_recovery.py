@@ -103,6 +103,11 @@ class InFlightRecovery:
         self._writer, self._revives = writer, revives
         self._revive_topics = tuple(revives.topics)
         self._completed = asyncio.Event()
+        self._read_from: dict[tuple[str, int], int] = {}
+
+    def note_read_from(self) -> None:
+        """Note from where on the revive queues are read; to be called before they are."""
+        self._read_from = self._revives.next_offsets
 
     async def wait(self) -> None:
         """Wait until all checkpoints are known.
@@ -142,6 +147,8 @@ class InFlightRecovery:
     async def note_early_acks(self) -> None:
         """Look up early acks after a kill; to be called before messages are revived.
 
+        Has no effect before the timer has its files: it then calls this again.
+
         Raises:
             OSError: the log cannot be read.
         """
@@ -151,7 +158,7 @@ class InFlightRecovery:
         acked = await self._offload(
             find_early_acks,
             self._reader,
-            self._revives.next_offsets,
+            self._read_from,
             delivered_from,
             self._broker_name,
         )

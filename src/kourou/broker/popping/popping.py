@@ -263,6 +263,7 @@ class Popping:
         )
         revived_from = reader.written_position if positions is None else positions[1]
         self.revives.note_revived(found.revived | revived, revived_from)
+        self.recovery.note_read_from()
         await self.recovery.note_early_acks()
 
     async def _commit_java_pops(self, checkpoints: Sequence[JavaCheckpoint]) -> None:

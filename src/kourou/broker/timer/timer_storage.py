@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.timer.timer_counts import TimerCounts, count_by_topic
-from kourou.errors import CorruptRecordError, MalformedMessageError
+from kourou.errors import ClosedError, CorruptRecordError, MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.brokers import TimerCheckPoint
 from kourou.protocol.data_version import DataVersion
@@ -24,6 +26,8 @@ from kourou.store.timer.timer_record import RecallKey, read_timer_record
 
 log = logging.getLogger(__name__)
 
+RETRY_MS: Final = 1_000
+"""Delay before another attempt to open the files in the background."""
 SAVE_COUNTS_EVERY: Final = 10
 """Number of flushes between two saves of the counts."""
 CLEAN_EVERY: Final = 30
@@ -38,6 +42,7 @@ class TimerStorage:
         delivered: deliveries found at the start that the files do not have.
         delivered_until_ms: store time of the last of these by the clock at that time; 0 for none.
         delivered_from: log position from which they were looked up; None if there can be none.
+        is_stopping: set when the broker stops, so that `open` ends soon.
         recalled: recalls found at the start that were due to be rolled while the broker was down:
             in the wheel they may come after the messages that they recall.
     """
@@ -60,24 +65,57 @@ class TimerStorage:
         self.delivered_until_ms = 0
         self.delivered_from: int | None = None
         self.recalled: list[RecallKey] = []
+        self.is_stopping = asyncio.Event()
+        # Only what was durable when the store was opened is certain to be there after a crash.
+        self._end = context.store.reader.written_position
 
     async def open(self) -> TimerFiles:
         """Recover the files and return them; rebuild them if they are incomplete.
 
+        The broker may serve meanwhile.
+
         Raises:
+            ClosedError: `is_stopping` was set; the next start continues.
             StoreConfigError: the timer log's files do not fit together.
             OSError: a file cannot be read or written.
         """
-        self._files = files = await self._offload(self._open)
+        files = await self._offload(self._open)
         self.recalled = await self._offload(self._rolled_recalls, files)
         self._counts.load()
         if self._is_recount_due:
             counted = await self._offload(count_by_topic, files, self._topic_of)
             if counted is not None:
                 self._counts.set_all(counted)
+        self._files = files
         return files
 
+    async def open_until_stopped(
+        self, before_delivery: Callable[[], Awaitable[None]]
+    ) -> TimerFiles | None:
+        """Open the files as `open`, repeatedly until that succeeds; None if the broker stops.
+
+        Args:
+            before_delivery: called when the files are open.
+        """
+        is_failing = False
+        while True:
+            try:
+                files = await self.open()
+                await before_delivery()
+            except ClosedError:
+                return None
+            except Exception:  # messages wait meanwhile
+                if not is_failing:
+                    log.exception("timers.not_opened again_in_ms=%d", RETRY_MS)
+                is_failing = True
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_MS / 1000):
+                        await self.is_stopping.wait()
+            else:
+                return files
+
     def _open(self) -> TimerFiles:
+        self._check_stopping()
         config, run = self._config.current, self._store.recovery.last_run
         files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
         self._is_recount_due = not self._is_as_left or files.check.scan_from is None
@@ -94,7 +132,7 @@ class TimerStorage:
         if scan_from is None and not self._is_as_left:
             since_ms = files.read_at_ms - PRECISION_MS
             scan_from = position_before(self._disk, segment_bytes, since_ms)
-        if scan_from is not None and scan_from < self._store.reader.written_position:
+        if scan_from is not None and scan_from < self._end:
             self.delivered_from = scan_from
             delivered = delivered_since(self._disk, segment_bytes, scan_from)
             self.delivered, self.delivered_until_ms = delivered
@@ -114,14 +152,24 @@ class TimerStorage:
         remove_timer_files(self._disk)
         return rebuild_timers(
             self._disk,
-            find_waiting(self._disk, config.store.commitlog_segment_bytes),
+            find_waiting(
+                self._disk,
+                config.store.commitlog_segment_bytes,
+                end=self._end,
+                progress=lambda _, __: self._check_stopping(),
+            ),
             store.reader.read_record,
             self._clock.now_ms(),
             log_file_bytes=config.timer.timer_log_file_bytes,
             window_ms=roll_window_ms(
                 config.timer.timer_roll_window_slot, config.store.retention.file_reserved_hours
             ),
+            check=self._check_stopping,
         )
+
+    def _check_stopping(self) -> None:
+        if self.is_stopping.is_set():
+            raise ClosedError("the broker stops while the timer's files are rebuilt")
 
     def _rolled_recalls(self, files: TimerFiles) -> list[RecallKey]:
         now_s = self._clock.now_ms() // PRECISION_MS
@@ -142,7 +190,7 @@ class TimerStorage:
 
     def _save_start(self, files: TimerFiles) -> None:
         """Save the log position at which deliveries begin, before the first delivery."""
-        end = self._store.reader.written_position
+        end = self._end
         files.is_changed = True
         scan_from = end if files.scan_from is None else files.scan_from
         plan = files.plan_flush(self._clock.now_ms(), scan_from, end)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 from typing import Final
 
@@ -133,9 +133,29 @@ class Timers:
             StoreConfigError: the timer log's files do not fit together.
             OSError: a file cannot be read or written.
         """
-        if not self._config.current.timer.timer_wheel_enable:
-            return
-        files = await self.storage.open()
+        if self._config.current.timer.timer_wheel_enable:
+            files = await self.storage.open()
+            self._begin(files)
+            self._main = asyncio.get_running_loop().create_task(self._run(files), name="timers")
+
+    def start_later(self, before_delivery: Callable[[], Awaitable[None]]) -> None:
+        """Begin as `start`, in the background: a new master serves before it has its timers.
+
+        `before_delivery` is called when the files are open. A slave has none, or old ones, so that
+        it may take long until they are.
+        """
+        if self._config.current.timer.timer_wheel_enable:
+            run = self._open_and_run(before_delivery)
+            self._main = asyncio.get_running_loop().create_task(run, name="timers")
+
+    async def _open_and_run(self, before_delivery: Callable[[], Awaitable[None]]) -> None:
+        files = await self.storage.open_until_stopped(before_delivery)
+        if files is not None:
+            self._begin(files)
+            await self._run(files)
+
+    def _begin(self, files: TimerFiles) -> None:
+        """Take the open files."""
         self._delivered = Counter(self.storage.delivered)
         # The last run's store times are ahead of the present time if its clock was. If that was set
         # back, the current slot has deliveries that were due, and stored, before the slot's time.
@@ -146,16 +166,18 @@ class Timers:
         self._files = self._intake.files = files
         self._intake.clamp()
         self._recover_until = self._intake.end
-        self._main = asyncio.get_running_loop().create_task(self._run(files), name="timers")
 
     async def stop(self) -> None:
         """Begin no more deliveries, and return when those in progress have ended."""
         self._is_stopping = True
+        self.storage.is_stopping.set()
         self._pace.stop()
-        if self._main is None or self._files is None:
+        if self._main is None:
             return
         self._wake.set()
         await asyncio.wait({self._main})
+        if self._files is None:
+            return
         self._slots.end()
         while self._in_flight:
             self._wake.clear()

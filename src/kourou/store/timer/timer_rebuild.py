@@ -104,9 +104,19 @@ def _sorted_positions(table: dict[bytes, list[int]]) -> list[int]:
 
 
 def find_waiting(
-    disk: Disk, segment_bytes: int, *, progress: Progress | None = None
+    disk: Disk,
+    segment_bytes: int,
+    *,
+    end: int | None = None,
+    progress: Progress | None = None,
 ) -> WaitingTimers:
     """Find the waiting messages of a whole commit log; runs on any thread.
+
+    Args:
+        disk: holds the store.
+        segment_bytes: size of the log's segments.
+        end: the log position up to which records are read; None: all.
+        progress: called at intervals.
 
     Raises:
         OSError: the log cannot be read.
@@ -114,6 +124,8 @@ def find_waiting(
     waiting = WaitingTimers()
     for piece in walk_log(disk, log_files(disk, COMMITLOG), segment_bytes, progress=progress):
         header = piece.header
+        if end is not None and piece.position >= end:
+            break
         if header is not None:
             waiting.add_record(header, header.properties(piece.buffer))
     return waiting
@@ -170,6 +182,7 @@ def rebuild_timers(
     *,
     log_file_bytes: int,
     window_ms: int,
+    check: Callable[[], None] = lambda: None,
 ) -> TimerFiles:
     """Build the timer's files from the waiting messages; overdue ones are delivered at once.
 
@@ -180,6 +193,7 @@ def rebuild_timers(
         now_ms: the current time.
         log_file_bytes: size of a file of the timer log.
         window_ms: a message that waits this long, or longer, is rolled.
+        check: called at intervals; what it raises ends this.
 
     Raises:
         OSError: a file cannot be read or written; the next start rebuilds them.
@@ -192,6 +206,7 @@ def rebuild_timers(
         files.add(choice, timer.unit(choice, now_ms))
         if count % _WRITTEN_TOGETHER == 0:
             files.log.write()
+            check()
     files.log.write()
     files.is_changed = True
     plan = files.plan_flush(now_ms, waiting.log_end, waiting.log_end)

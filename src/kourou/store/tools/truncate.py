@@ -8,7 +8,8 @@ lacks, because it was not acknowledged before a failover.
     acks       the mark of what a replica acknowledged is lowered, or says what is about to be lost
     note       a store that recovers at the next start; nothing is truncated
     mark, cut  the next start finishes it: `store/recovery/cut.py`
-    rebuild    timer files rebuilt from the remaining log; the complete store
+    rebuild    timer files rebuilt from the remaining log; the complete store. Not by a replica: a
+               slave uses none, and the next master rebuilds them while it serves
 
 A broker clamps the offsets of groups when it starts.
 """
@@ -66,7 +67,7 @@ class Truncation:
 def truncate_replica(disk: Disk, position: int, now_ms: int, *, pid: int) -> None:
     """Truncate the log of a replica at a record, durably, as far as it is longer.
 
-    Reads the log from the segment before the position on.
+    Reads the log from the segment before the position on. Leaves no timer files.
 
     Raises:
         StoreLockedError: the store is open; nothing was changed.
@@ -143,6 +144,7 @@ def truncate_log(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None
     with locked(disk):
         note_loss(disk, f"the log was truncated at {plan.position}")
     _truncate(disk, plan, now_ms, pid=pid)
+    rebuild_closed_timers(disk, now_ms)
 
 
 def _truncate(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None:
@@ -155,4 +157,3 @@ def _truncate(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None:
             at_ms = last.header.store_at_ms
             mark_cut(disk, Cut(plan.position, last.position, last.end, at_ms))
     recover_and_close(disk, now_ms, pid=pid)
-    rebuild_closed_timers(disk, now_ms)

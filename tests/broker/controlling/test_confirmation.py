@@ -1,0 +1,58 @@
+"""Heartbeats of a replica go on while it changes its role, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from kourou.broker.controlling.confirmation import Confirmation
+from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
+from kourou.broker.controlling.controllers import Controllers, Identity
+from kourou.broker.replication.controlled_role import LogState
+from kourou.protocol.topic_table import (
+    BrokerHeartbeatRequestHeader,
+    BrokerHeartbeatResponseHeader,
+)
+from kourou.testing.loop import run_virtual
+
+ME = Identity("c", "b", 2)
+STATE = LogState(7, 900, 800)
+
+
+class Answering:
+    """Controllers that answer each heartbeat."""
+
+    def __init__(self) -> None:
+        self.ends: list[int | None] = []
+
+    async def heartbeat(self, header: BrokerHeartbeatRequestHeader) -> Any:
+        self.ends.append(header.max_offset)
+        return BrokerHeartbeatResponseHeader(2, "h:2", 7, 1)
+
+
+class Stopped:
+    def log_state(self) -> LogState:
+        return STATE
+
+
+async def beats(after_s: float, *, keeps_log: bool) -> list[int | None]:
+    controllers = Answering()
+    config = ControllerModeConfig(controller_heartbeat_timeout_ms=3_000)
+    confirmation = Confirmation(config, cast("Controllers", controllers), "h:2", lambda: None)
+    confirmation.begin(cast("Any", Stopped()), None)
+    confirmation.end(keeps_log=keeps_log)
+    await asyncio.sleep(after_s)
+    await confirmation.beat(ME)
+    return controllers.ends
+
+
+def test_heartbeats_go_on_during_a_change_of_the_role() -> None:
+    assert run_virtual(beats(8, keeps_log=True)) == [900]
+
+
+def test_replica_that_does_not_start_again_sends_no_heartbeats() -> None:
+    assert run_virtual(beats(10, keeps_log=True)) == []
+
+
+def test_replica_whose_log_is_truncated_reports_no_older_end() -> None:
+    assert run_virtual(beats(1, keeps_log=False)) == []
