@@ -19,6 +19,7 @@ HAND_INLINED = "fast_send.py"  # exception: one long loop, inlined by hand for s
 ONE_TREE = "errors.py"  # exception: all error classes in one module, to register their codes
 SHARD_CODE_LINES = 60  # a module below, with one importer, needs a reason
 SHARDS = {
+    "kourou.broker.timer.handover": "pure, with state of its own, beside a long loop",
     "kourou.broker.transactions.transaction_config": "a section of the configuration, as timers'",
     "kourou.client.consuming.membership.mode_changes": "pure, with a state machine of its own",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",

@@ -24,7 +24,6 @@ from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.timer.timers import Timers
 from kourou.broker.transactions.escaped_halves import EscapedHalves
 from kourou.errors import StoreError
-from kourou.model.topic import is_broker_only
 from kourou.protocol.brokers import ExchangeHAInfoRequestHeader, TimerCheckPoint
 
 log = logging.getLogger(__name__)
@@ -62,8 +61,7 @@ class EscapedDeliveries:
         interval_ms = self._config.delay_offset_interval_ms
         self._tasks.start("save delay offsets", interval_ms, self._delay.persist)
         self._timers = timers = self._build_timers()
-        timers.rolls = False
-        timers.skips_due = lambda timer: is_broker_only(timer.topic)
+        timers.handover.is_acting = True
         try:
             await timers.start()
         except (StoreError, OSError):

@@ -29,7 +29,7 @@ from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.broker.pulling.verdicts import slave_code
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.replication.controlled_replica import ControlledReplica
-from kourou.broker.replication.escape_bridge import EscapeBridge
+from kourou.broker.replication.escape_bridge import EscapeBridge, delivery_queue_elsewhere
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.master import ReplicationMaster
 from kourou.broker.replication.member_group import MasterWatch, MemberGroup
@@ -56,7 +56,7 @@ from kourou.broker.writing.copy_waits import CopyRule
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.index_follower import IndexFollower
-from kourou.broker.writing.put import Puts
+from kourou.broker.writing.put import Destination
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.broker.writing.retention import Retention
 from kourou.disk import Disk
@@ -296,7 +296,7 @@ class Components:
 
     def _build_delay(self) -> DelayDelivery:
         file = ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True)
-        return DelayDelivery(self.context, self.reads, file, self.puts)
+        return DelayDelivery(self.context, self.reads, file, self._destination)
 
     def _build_transactions(self) -> Transactions:
         file = ConfigFile(self.context.disk, TRANSACTIONS_FILE, parse_transaction_counts)
@@ -308,7 +308,7 @@ class Components:
             context = replace(context, is_as_left=False)
         file = ConfigFile(context.disk, TIMERS_FILE, parse_timer_metrics)
         counts = TimerCounts(context, file)
-        return Timers(context, TimerStorage(context, counts), counts, self.puts)
+        return Timers(context, TimerStorage(context, counts), counts, self._destination)
 
     def _build_master(self) -> ReplicationMaster | None:
         config = self.context.config
@@ -378,7 +378,7 @@ class Components:
             tables.modes,
             tables.locks,
             self.context.store.reader.topic_begin,
-            self._follow_delay_offsets,
+            lambda body: self.delay.follow(body),  # noqa: PLW0108 - it is built later
         )
         return MetadataCopy(config, tables.topics, tables.groups, followed, self.pool)
 
@@ -406,14 +406,11 @@ class Components:
         return EscapeBridge(config, self.pool, self.runtime.random)
 
     @property
-    def puts(self) -> Puts:
-        """Stores the messages that the broker delivers by itself."""
-        return self.context.commit if self.bridge is None else self.bridge
-
-    async def _follow_delay_offsets(self, body: bytes) -> None:
-        file = ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True)
-        await self.runtime.offload(file.save, body)
-        self.delay.follow(body)
+    def _destination(self) -> Destination:
+        """The place to which messages go that the broker delivers by itself."""
+        if self.bridge is None:
+            return Destination(self.context.commit, self.context.topics.delivery_queue)
+        return Destination(self.bridge, delivery_queue_elsewhere)
 
     def _build_table_log(self) -> TableLog | None:
         keeper, tables = self.keeper, self.tables

@@ -62,7 +62,7 @@ def build_pre_online(components: Components) -> PreOnline:
         TakenBack(
             lambda found: offsets.advance_to(found, reader.max_offset),
             components.delay.advance_to,
-            components.timers.note_elsewhere,
+            components.timers.handover.note_elsewhere,
         ),
     )
 

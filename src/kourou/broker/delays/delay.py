@@ -44,7 +44,7 @@ from kourou.broker.delays.delivered import due_draft, find_delivered
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.writing.placement import set_aside
-from kourou.broker.writing.put import PutResult, Puts, PutStatus
+from kourou.broker.writing.put import Destination, PutResult, PutStatus
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.data_version import DataVersion
@@ -189,7 +189,11 @@ class DelayDelivery:
     """
 
     def __init__(
-        self, context: BrokerContext, reads: VerifiedReads, file: SavedFile, puts: Puts
+        self,
+        context: BrokerContext,
+        reads: VerifiedReads,
+        file: SavedFile,
+        destination: Destination,
     ) -> None:
         """Load the progress.
 
@@ -197,15 +201,15 @@ class DelayDelivery:
             context: the broker's state and services.
             file: read now; written by `persist`.
             reads: reads the messages that are due.
-            puts: stores them for consumers.
+            destination: where they are stored for consumers.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._store = context.store
         self._is_as_left = context.is_as_left
-        self._topics = context.topics
-        self._puts = puts
+        self._puts = destination.puts
+        self._delivery_queue = destination.delivery_queue
         self._stats = context.stats
         self._reads = reads
         self._clock = context.clock
@@ -217,6 +221,7 @@ class DelayDelivery:
             context.disk,
             context.config.store.commitlog_segment_bytes,
         )
+        self._file = file
         self._saver = ConfigSaver(
             file, self._take, context.offload, log_positions=context.store.reader
         )
@@ -273,13 +278,15 @@ class DelayDelivery:
         """
         return await self._saver.save()
 
-    def follow(self, text: bytes) -> None:
+    async def follow(self, text: bytes) -> None:
         """Take the progress of the master, as its file has it; not while messages are delivered.
 
         Raises:
             MalformedBodyError: it is not such a file.
+            OSError: it cannot be saved.
         """
         self._version, offsets = parse_delay_offsets(text)
+        await self._offload(self._file.save, text)
         self.offsets.update(offsets)
         for level in self._levels:
             level.queue_offset = self.offsets.get(level.number, 0)
@@ -503,7 +510,7 @@ class DelayDelivery:
     def _draft(self, level: DelayLevel, record: bytes) -> RecordDraft | None:
         """Return the record draft of the delivery; None if the message cannot be delivered."""
         try:
-            return due_draft(record, self._topics)
+            return due_draft(record, self._delivery_queue)
         except MalformedMessageError as error:
             self._log_skipped(level, str(error))
         return None

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kourou.broker.topics import Topics
+from kourou.broker.writing.put import DeliveryQueue
 from kourou.disk import Disk
 from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
@@ -39,7 +40,7 @@ from kourou.store.message_store import MessageStore
 _QUEUE_DIGITS_MAX: Final = 9
 
 
-def due_draft(record: bytes, topics: Topics) -> RecordDraft:
+def due_draft(record: bytes, delivery_queue_of: DeliveryQueue) -> RecordDraft:
     """Return the record draft of a delayed message for its destination queue.
 
     As in Java all fields are kept, including the properties of the delay; only topic and queue are
@@ -48,7 +49,7 @@ def due_draft(record: bytes, topics: Topics) -> RecordDraft:
 
     Args:
         record: a record of SCHEDULE_TOPIC.
-        topics: the existing topics.
+        delivery_queue_of: finds the queue.
 
     Raises:
         MalformedMessageError: it is not a record, has no valid destination, or its topic does not
@@ -57,7 +58,10 @@ def due_draft(record: bytes, topics: Topics) -> RecordDraft:
     header = read_record(record, check_crc=True)
     text = header.properties(record)
     properties = decode_properties(text)
-    topic, delivery_queue = properties.get(names.REAL_TOPIC, ""), _queue(properties, topics)
+    topic, delivery_queue = (
+        properties.get(names.REAL_TOPIC, ""),
+        _queue(properties, delivery_queue_of),
+    )
     if delivery_queue is None:
         raise MalformedMessageError(
             f"delayed record at byte {header.physical_offset} is for queue "
@@ -71,12 +75,12 @@ def due_draft(record: bytes, topics: Topics) -> RecordDraft:
     return draft_from_record(record, header, topic, delivery_queue, text)
 
 
-def _queue(properties: Mapping[str, str], topics: Topics) -> int | None:
+def _queue(properties: Mapping[str, str], delivery_queue_of: DeliveryQueue) -> int | None:
     """Return the destination queue of a delayed message; None if it has no valid destination."""
     queue_id = properties.get(names.REAL_QID, "")
     if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= _QUEUE_DIGITS_MAX):
         return None
-    return topics.delivery_queue(properties.get(names.REAL_TOPIC, ""), int(queue_id))
+    return delivery_queue_of(properties.get(names.REAL_TOPIC, ""), int(queue_id))
 
 
 IN_PROGRESS_MS: Final = 10_000
@@ -217,7 +221,7 @@ def _passed(
         if key.topic not in first_positions:
             first_positions[key.topic] = store.reader.first_position(key.topic)
         was_in_topic = first_positions[key.topic] <= waiting.header.physical_offset
-        if was_in_topic and _queue(waiting.properties, topics) is not None:
+        if was_in_topic and _queue(waiting.properties, topics.delivery_queue) is not None:
             doubts += 1
             if doubts > DOUBTS_MAX:
                 return passed

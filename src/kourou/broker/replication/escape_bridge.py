@@ -24,6 +24,7 @@ from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.route import publish_queues
 from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from kourou.model.topic import NON_DESTINATION_TOPICS
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import raise_for_response, request
 from kourou.protocol.record.encode import RecordDraft
@@ -47,6 +48,14 @@ _STORED: Final = {
     ResponseCode.SLAVE_NOT_AVAILABLE: PutStatus.FLUSH_SLAVE_TIMEOUT,
 }
 _DELAYING: Final = (names.DELAY, names.REAL_TOPIC, names.REAL_QID, names.TIMER_OUT_MS, names.CRC32)
+
+
+def delivery_queue_elsewhere(topic: str, queue_id: int) -> int | None:
+    """Return a queue for any topic that clients may send to.
+
+    Whether the topic exists counts at the other broker: the slave may not know it yet.
+    """
+    return None if topic in NON_DESTINATION_TOPICS else queue_id
 
 
 class _Queue(NamedTuple):

@@ -30,6 +30,7 @@ from typing import Final
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.periodic_tasks import wait_woken
+from kourou.broker.timer.handover import TimerHandover, TimerProgress
 from kourou.broker.timer.loaded_slots import (
     DROPPED_MAX,
     FAILED_RETRY_MS,
@@ -50,20 +51,17 @@ from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.broker.timer.timer_intake import FedMessage, IntakePace, TimerIntake
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.writing.placement import set_aside
-from kourou.broker.writing.put import PutResult, Puts, PutStatus
+from kourou.broker.writing.put import Destination, PutResult, PutStatus
 from kourou.errors import MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC, TOPIC_LENGTH_MAX
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.timer.delivered import DeliveryKey, delivery_key
 from kourou.store.timer.layouts import PRECISION_MS
-from kourou.store.timer.slot_choice import out_ms
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import (
     RecallKey,
-    TimerProgress,
     TimerRecord,
-    delivered_elsewhere,
     due_timer_draft,
     is_time,
     other_delivery_key,
@@ -87,17 +85,20 @@ class Timers:
         storage: opens the files, and makes them durable.
         skips_due: returns whether a due message need not be delivered; None if all are.
         needless: messages of which that is known before they are due.
-        rolls: whether messages are rolled; if not, they leave the wheel when they should be.
-        elsewhere: what another broker of the name has delivered; see `delivered_elsewhere`.
+        handover: leaves out messages of another broker of the name.
     """
 
     def __init__(
-        self, context: BrokerContext, storage: TimerStorage, counts: TimerCounts, puts: Puts
+        self,
+        context: BrokerContext,
+        storage: TimerStorage,
+        counts: TimerCounts,
+        destination: Destination,
     ) -> None:
-        """Deliver from `store` to `topics` by `puts`."""
+        """Deliver from `store` to `destination`."""
         self._reader = context.store.reader
-        self._topics = context.topics
-        self._puts = puts
+        self._delivery_queue = destination.delivery_queue
+        self._puts = destination.puts
         self._config = context.live_config
         self.storage = storage
         self.counts = counts
@@ -116,8 +117,7 @@ class Timers:
         self._skip_rate = LogRate()
         self._level = TimerLevel()
         self.skips_due: Callable[[TimerRecord], bool] | None = None
-        self.rolls = True
-        self.elsewhere = TimerProgress(0, 0)
+        self.handover = TimerHandover()
         self._stopped_at: TimerProgress | None = None
         self._files: TimerFiles | None = None
         self._main: asyncio.Task[None] | None = None
@@ -203,17 +203,13 @@ class Timers:
         """Note visible messages for a topic that this broker has stored; see `TimerIntake.feed`."""
         self._intake.feed(topic, messages)
 
-    def note_elsewhere(self, out_before_ms: int, offset_before: int) -> None:
-        """Note what another broker of the name has delivered; before `start`."""
-        self.elsewhere = max(self.elsewhere, TimerProgress(out_before_ms, offset_before))
-
     def progress(self) -> TimerProgress:
         """Return what was delivered; that of the stop after it."""
         files = self._files
         if self._stopped_at is not None or files is None:
             return self._stopped_at or TimerProgress(0, 0)
-        undelivered_ms = self._slots.first_undelivered_ms(files)
-        return TimerProgress(out_ms(min(undelivered_ms, self._clock.now_ms())), files.queue_offset)
+        until_ms = min(self._slots.first_undelivered_ms(files), self._clock.now_ms())
+        return self.handover.progress(until_ms, files.queue_offset)
 
     # Recalls and readings
 
@@ -457,8 +453,7 @@ class Timers:
             or self._was_delivered(key)
             or self._was_decided_otherwise(timer, is_roll=entry.is_roll)
             or (is_final and self.skips_due is not None and self.skips_due(timer))
-            or (entry.is_roll and not self.rolls)
-            or delivered_elsewhere(timer, self.elsewhere)
+            or self.handover.leaves_out(timer, is_roll=entry.is_roll)
         ):
             self.counts.dequeued(timer.counted_topic)
             self._settle(near, number)
@@ -489,7 +484,7 @@ class Timers:
             MalformedMessageError: its topic was deleted, or is reserved for the broker. The message
                 is dropped.
         """
-        queue_id = self._topics.delivery_queue(timer.topic, timer.queue_id)
+        queue_id = self._delivery_queue(timer.topic, timer.queue_id)
         if queue_id is None:
             self.counts.dequeued(timer.counted_topic)
             raise MalformedMessageError(

@@ -28,7 +28,6 @@ from kourou.broker.transactions.half_messages import (
 from kourou.broker.transactions.ledger import Ledger, OpProgress
 from kourou.broker.transactions.recovery import TransactionRecovery
 from kourou.broker.writing.put import PutResult, Puts
-from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.sysflag import TRANSACTION_MASK, TRANSACTION_PREPARED
@@ -84,8 +83,9 @@ class EscapedHalves:
             try:
                 failure = await self._send_all()
             except Exception as error:  # the next attempt may succeed
-                log.exception("half_messages.not_escaped")
                 failure = repr(error)
+                if failure != reason:
+                    log.exception("half_messages.not_escaped")
             if not failure:
                 return
             if failure != reason:
@@ -109,8 +109,8 @@ class EscapedHalves:
         ended = {*found.committed, *found.given_up, *found.replaced}
         at = ledger.next_open(0, end)
         while at < end:
-            half = None if at in ended else await self._context.offload(self._read, at)
-            if half is not None:
+            if at not in ended:
+                half = await self._context.offload(self._read, at)
                 result = await self._put(escaped_draft(half))
                 if not result.is_settled:
                     return result.reason
@@ -126,14 +126,10 @@ class EscapedHalves:
         noted = self._offsets.query(GROUP, topic, HALF_QUEUE) or 0
         return max(noted, self._reader.min_offset(topic, HALF_QUEUE))
 
-    def _read(self, offset: int) -> HalfMessage | None:
+    def _read(self, offset: int) -> HalfMessage:
         entry = self._reader.entry(TRANS_HALF_TOPIC, HALF_QUEUE, offset)
         record = None if entry is None else self._reader.read_record(entry.physical_offset)
-        try:
-            return read_half(record or b"")
-        except MalformedMessageError as error:
-            log.error("half_message.skipped queue_offset=%d reason=%s", offset, error)  # noqa: TRY400
-            return None
+        return read_half(record or b"")  # what is damaged here may be whole at the master
 
     async def _put(self, draft: RecordDraft) -> PutResult:
         future: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()

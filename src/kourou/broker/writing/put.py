@@ -86,12 +86,29 @@ Done = Callable[[PutResult], None]
 
 
 class Puts(Protocol):
-    """Stores messages of the broker itself: the group commit, or other brokers."""
+    """Stores messages that the broker delivers: in its log, or at other brokers."""
 
     def put(
         self, drafts: Sequence[RecordDraft], now_ms: int, done: Done, *, answers_late: bool = True
     ) -> None:
         """Store messages; see `GroupCommit.put`."""
+
+
+DeliveryQueue = Callable[[str, int], int | None]
+"""Returns the queue for a message that is due, by its topic and queue; see `Topics`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The place to which messages that are due go.
+
+    Attributes:
+        puts: stores them.
+        delivery_queue: finds their queues.
+    """
+
+    puts: Puts
+    delivery_queue: DeliveryQueue
 
 
 class Waiter(Protocol):

@@ -12,7 +12,7 @@ from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.property_limits import encode_fitting_properties
-from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, is_broker_only
+from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.record.encode import RecordDraft, draft_from_record
 from kourou.protocol.record.layout import RecordHeader
@@ -155,30 +155,6 @@ def is_time(text: str) -> bool:
 
 def _is_number(text: str, digits_max: int) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= digits_max
-
-
-class TimerProgress(NamedTuple):
-    """The messages that a broker has delivered.
-
-    Attributes:
-        out_before_ms: those whose `out_at_ms` is before this time,
-        offset_before: of the messages of the timer topic before this queue offset.
-    """
-
-    out_before_ms: int
-    offset_before: int
-
-
-def delivered_elsewhere(timer: TimerRecord, progress: TimerProgress) -> bool:
-    """Return whether another broker of the name has delivered a message, by its progress.
-
-    It leaves records of the broker itself, such as those of pops, to their master.
-    """
-    return (
-        timer.out_at_ms < progress.out_before_ms
-        and timer.header.queue_offset < progress.offset_before
-        and not is_broker_only(timer.topic)
-    )
 
 
 def due_timer_draft(
