@@ -143,10 +143,14 @@ class Registration:
         self._topics.new_version()  # name servers ignore topics of a version that they have
         self.schedule()
 
-    async def wait_first_attempts(self) -> None:
-        """Return when a registration with every name server has been tried once."""
-        for name_server in self._name_servers.values():
-            await name_server.attempted.wait()
+    async def wait_first_attempts(self, timeout_ms: int) -> None:
+        """Return when it was tried once with every name server, or after the time-out."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                for name_server in self._name_servers.values():
+                    await name_server.attempted.wait()
+        except TimeoutError:
+            log.warning("registration.delayed namesrv=%s", ";".join(self._name_servers))
 
     def is_announced(self) -> bool:
         """Return whether all reachable name servers have the current topics."""

@@ -370,13 +370,7 @@ class _RunningBroker:
     async def wait_registered(self, timeout_ms: int) -> None:
         """Return when registration was tried once with all name servers, or after the time-out."""
         assert self._registration is not None, "the broker is started"
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._registration.wait_first_attempts()
-        except TimeoutError:
-            log.warning(
-                "registration.delayed namesrv=%s", ";".join(self._context.config.namesrv_addr)
-            )
+        await self._registration.wait_first_attempts(timeout_ms)
 
     def _start_periodic_tasks(self) -> None:
         config, tasks = self._context.config, self._periodic_tasks

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from kourou.client import calls_pop
@@ -133,10 +133,7 @@ class Receives:
         topic, name = asked.message_queue.topic.name, asked.group.name
         check_topic(topic)
         check_group(name)
-        invisible_ms = AUTO_RENEW_MS
-        if not asked.auto_renew:
-            invisible_ms = duration_ms(asked.invisible_duration)
-            check_invisible(invisible_ms, self._limits, self._limits.invisible_ms_min)
+        invisible_ms = self._invisible_ms(asked)
         subscription = subscription_of(topic, asked.filter_expression)
         broker = asked.message_queue.broker.name
         queues = await self._cluster.readable_queues(topic, broker)
@@ -161,18 +158,39 @@ class Receives:
                 attempt_id=attempt_id,
                 timeout_s=wait_ms / 1000 + REQUEST_TIMEOUT_S,
             )
-            try:
-                return await client.pops.run(stream, address, asked_pop)
-            except TransportError as error:
-                if self._is_wanted(stream.call):
-                    raise
-                # This proxy has closed the connection: it is no failure of the broker.
-                raise ClosedError("the receive is over") from error
+            return await self._run(stream, client, address, asked_pop)
 
         result = await self._cluster.at_broker(topic, broker, pop, is_repeatable=False)
         if group is None:
             group = await self._cluster.metadata.group(name) or SubscriptionGroup(name)
         return result, group
+
+    async def _run(
+        self,
+        stream: ReceiveCall,
+        client: ProxyClient,
+        address: str,
+        pop: Awaitable[PopResult],
+    ) -> PopResult:
+        """Return the result of a pop.
+
+        Raises:
+            ClosedError: this proxy has closed the connection: it is no failure of the broker.
+            KourouError: the broker did not answer, or refused.
+        """
+        try:
+            return await client.pops.run(stream, address, pop)
+        except TransportError as error:
+            if self._is_wanted(stream.call):
+                raise
+            raise ClosedError("the receive is over") from error
+
+    def _invisible_ms(self, asked: v2.ReceiveMessageRequest) -> int:
+        if asked.auto_renew:
+            return AUTO_RENEW_MS
+        invisible_ms = duration_ms(asked.invisible_duration)
+        check_invisible(invisible_ms, self._limits, self._limits.invisible_ms_min)
+        return invisible_ms
 
     def _is_wanted(self, call: Call) -> bool:
         """Return whether messages can still be sent to the client."""

@@ -53,7 +53,7 @@ from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import Destination, PutResult, PutStatus
 from kourou.errors import MalformedMessageError
-from kourou.model.topic import TIMER_TOPIC, TOPIC_LENGTH_MAX
+from kourou.model.topic import TOPIC_LENGTH_MAX
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.timer.delivered import DeliveryKey, delivery_key
@@ -63,9 +63,9 @@ from kourou.store.timer.timer_record import (
     RecallKey,
     TimerRecord,
     due_timer_draft,
-    is_time,
     other_delivery_key,
     read_timer_record,
+    rolls_still_waiting,
 )
 
 log = logging.getLogger(__name__)
@@ -239,8 +239,7 @@ class Timers:
     @property
     def delivery_lag_ms(self) -> int:
         """Time since which the first undelivered message has been due, in ms."""
-        slots = self._slots.by_second
-        dues = [due_of(slot.heap[0]) for slot in slots.values() if slot.heap]
+        dues = [due_of(slot.heap[0]) for slot in self._slots.by_second.values() if slot.heap]
         return max(0, self._clock.now_ms() - min(dues)) if dues else 0
 
     @property
@@ -376,19 +375,9 @@ class Timers:
         self._slots.drop_recalls(files.read_at_ms // PRECISION_MS)
         self.needless.drop_before(files.read_at_ms // PRECISION_MS)
         if self._delivered and files.read_at_ms > self._delivered_until_ms:
-            self._keep_rolled(files.read_at_ms)
-
-    def _keep_rolled(self, read_at_ms: int) -> None:
-        """Forget the deliveries from before a kill, except rolls of messages that are not due yet.
-
-        Such a message may wait in the wheel twice: as it was sent, and as it was rolled.
-        """
-        rolled = {
-            key: int(key[2]) for key in self._delivered if key[0] == TIMER_TOPIC and is_time(key[2])
-        }
-        left = {key: self._delivered[key] for key, at_ms in rolled.items() if at_ms >= read_at_ms}
-        self._delivered = Counter(left)
-        self._delivered_until_ms = max((rolled[key] + PRECISION_MS for key in left), default=0)
+            # Deliveries from before a kill are forgotten, except rolls of later messages.
+            left = rolls_still_waiting(self._delivered, files.read_at_ms)
+            self._delivered, self._delivered_until_ms = left
 
     # Delivery
 

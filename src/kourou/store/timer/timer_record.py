@@ -5,6 +5,7 @@ Source: TimerMessageStore.convert and convertMessage, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -177,6 +178,18 @@ def due_timer_draft(
     text = encode_fitting_properties(properties, is_pending=is_roll)
     draft = draft_from_record(timer.record, header, topic, queue_id, text)
     return draft, delivery_key(topic, properties)
+
+
+def rolls_still_waiting(
+    delivered: Counter[DeliveryKey], read_at_ms: int
+) -> tuple[Counter[DeliveryKey], int]:
+    """Return the rolls of messages that are not due yet among deliveries, and the latest due time.
+
+    Such a message may wait in the wheel twice: as it was sent, and as it was rolled.
+    """
+    rolled = {key: int(key[2]) for key in delivered if key[0] == TIMER_TOPIC and is_time(key[2])}
+    left = {key: delivered[key] for key, at_ms in rolled.items() if at_ms >= read_at_ms}
+    return Counter(left), max((rolled[key] + PRECISION_MS for key in left), default=0)
 
 
 def other_delivery_key(timer: TimerRecord, *, is_roll: bool) -> DeliveryKey:
