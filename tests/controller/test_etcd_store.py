@@ -112,6 +112,23 @@ def test_late_write_of_an_earlier_leading_controller_changes_nothing() -> None:
     run(test)
 
 
+def test_leader_key_of_another_member_is_not_taken_over_with_an_equal_lease_id() -> None:
+    async def test(rig: Rig) -> None:
+        first, second = rig.open(), rig.open()
+        await create(first)
+        restored = rig.etcd.backup()
+        restored.next_lease -= 1
+        rig.etcd.restore(restored)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(second.campaign(SECOND), 1)
+        assert first.leads()
+        assert not second.leads()
+        await first.close()
+        await second.close()
+
+    run(test)
+
+
 def test_outage_of_etcd_ends_the_leadership_and_its_end_returns_it() -> None:
     async def test(rig: Rig) -> None:
         store = rig.open()

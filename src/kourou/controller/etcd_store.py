@@ -106,7 +106,8 @@ class EtcdStore:
             await self._begin_lease(member)
         self._members = await self._read_members()
         found = await self._range(self._key("leader"))
-        if found and found[0].get("lease") != self._lease_id:
+        # The member too: an etcd that was restored may have assigned the lease's id twice.
+        if found and (found[0].get("lease") != self._lease_id or _member(found[0]) != member):
             self._leader = _member(found[0])
             self.problem = None
             return None
