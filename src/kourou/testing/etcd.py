@@ -48,13 +48,14 @@ class SimulatedEtcd:
     Attributes:
         is_down: calls raise, and change nothing.
         write_count: number of changes so far.
+        last_lease: id of the last lease. No id is assigned twice, also not after a restore.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._data = _Data()
         self._lost_answers: list[bool] = []
-        self._last_lease = 100  # no id is assigned twice, also not after a restore
+        self.last_lease = 100
         self.is_down = False
         self.write_count = 0
 
@@ -101,8 +102,8 @@ class SimulatedEtcd:
         self._data.revision += bool(keys)
 
     def _grant(self, body: Json) -> Json:
-        self._last_lease += 1
-        lease_id, ttl_s = str(self._last_lease), int(body["TTL"])
+        self.last_lease += 1
+        lease_id, ttl_s = str(self.last_lease), int(body["TTL"])
         self._data.leases[lease_id] = _Lease(ttl_s, self._now_s() + ttl_s)
         return {"ID": lease_id, "TTL": str(ttl_s)}
 
