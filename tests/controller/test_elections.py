@@ -196,6 +196,40 @@ def test_new_leading_controller_elects_nobody_for_a_whole_lease() -> None:
     run(test())
 
 
+def test_restarted_master_gets_its_new_epoch_when_all_replicas_were_heard() -> None:
+    async def test() -> None:
+        disk = SimDisk()
+        async with Rig(disk) as rig:
+            await rig.create(PAIR)
+        async with Rig(disk) as rig:
+            rig.beat(1)
+            refused = await rig.ask(1)
+            assert (refused.code, "have not been heard" in (refused.remark or "")) == (2012, True)
+            rig.beat(2)
+            assert (await rig.ask(1)).code == 0
+            assert (await rig.state()).master_epoch == 2
+        async with Rig(disk) as rig:
+            await asyncio.sleep(LEASE_MS / 1000)
+            rig.beat(1)
+            assert (await rig.ask(1)).code == 0, "the other one is down"
+
+    run(test())
+
+
+def test_restored_state_gives_no_epoch_again_to_its_master() -> None:
+    async def test() -> None:
+        disk = SimDisk()
+        async with Rig(disk) as rig:
+            await rig.create(PAIR)
+        async with Rig(disk) as rig:
+            rig.beat(1)
+            assert (await rig.ask(1)).code == 2012
+            assert rig.beat(2, epoch=2).code == 2005, "it was in an epoch that the state lacks"
+            assert (await rig.ask(1)).code == 2005
+
+    run(test())
+
+
 def test_latest_heartbeat_ranks_a_replica_not_the_largest() -> None:
     async def test() -> None:
         async with Rig() as rig:

@@ -76,7 +76,7 @@ def ask_election(
     unclean: bool | None = None,
 ) -> Decision:
     header = ElectMasterRequestHeader(CLUSTER, NAME, broker_id, designate, unclean=unclean)
-    return elect_master(current, header, alive, is_lease_over=is_lease_over)
+    return elect_master(current, header, alive, is_lease_over=is_lease_over, has_heard_all=True)
 
 
 def clean(

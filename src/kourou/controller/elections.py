@@ -247,8 +247,13 @@ class Elections:
         name = asked.broker_name
 
         def decide(current: BrokerSet | None, alive: Alive) -> Decision:
-            is_over = current is None or self._is_lease_over(current)
-            return replica_sets.elect_master(current, asked, alive, is_lease_over=is_over)
+            return replica_sets.elect_master(
+                current,
+                asked,
+                alive,
+                is_lease_over=current is None or self._is_lease_over(current),
+                has_heard_all=current is None or self._has_heard_all(current),
+            )
 
         decision = await self.decide(name, asked.cluster_name, decide)
         after = None if decision.write is None else decision.write.broker_set
@@ -312,6 +317,13 @@ class Elections:
         if master is None or self._now_ms() >= self._elects_from_ms:
             return True
         return self._heartbeats.last(broker_set.broker_name, master) is not None
+
+    def _has_heard_all(self, broker_set: BrokerSet) -> bool:
+        """Whether all replicas of the set have sent a heartbeat, or have had the time for it."""
+        if self._now_ms() >= self._elects_from_ms:
+            return True
+        last = self._heartbeats.all_last(broker_set.broker_name)
+        return all(one.broker_id in last for one in broker_set.replicas)
 
     # The state
 

@@ -123,6 +123,7 @@ def elect_master(
     alive: Alive,
     *,
     is_lease_over: bool,
+    has_heard_all: bool,
 ) -> Decision:
     """Decide CONTROLLER_ELECT_MASTER (1002); with the id `BY_CONTROLLER`, a dead master's election.
 
@@ -131,6 +132,8 @@ def elect_master(
         asked: the request.
         alive: the replicas that are alive.
         is_lease_over: whether the lease of a master that is not alive has certainly ended.
+        has_heard_all: whether this controller has had the time to hear all replicas. One of them
+            may report an epoch that a restored state lacks, in which the master would begin again.
     """
     if current is None:
         text = "Broker hasn't been registered"
@@ -144,7 +147,11 @@ def elect_master(
             return _still_master(current)
         # It has restarted, and asks for a new epoch, because its slaves may have records of the old
         # one that it has lost. Java's brokers go on in the old one, and do not ask.
-        return _elect(current, elected)
+        if has_heard_all:
+            return _elect(current, elected)
+        text = "The other replicas have not been heard yet: ask again in some seconds"
+        header = ElectMasterResponseHeader()
+        return Decision(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, text, header)
     if master is not None and master not in alive and not is_lease_over:
         # The lease of the old master may not have ended, which Java has no notion of.
         text = f"The lease of master {master} may not have ended yet: ask again in some seconds"
