@@ -7,11 +7,10 @@
                   does what a start does
     lease ends    the master refuses and acknowledges nothing until it is confirmed again
 
-A replica whose disk is
-full, has failed or does not end a sync sends none either, if the set has other members: the
-controllers then elect one of these, or do not elect this one. Nor does one whose log may lack
-what it has acknowledged; it does not become master, even if it was elected before the controller
-took it for lost.
+A replica whose disk is full, has failed or does not end a sync sends no heartbeats, if the set has
+other members: the controllers then elect one of these, or do not elect this one. Nor does one whose
+log may lack what it has acknowledged; it does not become master, even if it was elected before the
+controller took it for lost. `confirmation.py` has the heartbeats, the lease and the fence.
 
 Source: ReplicasManager.java, apache/rocketmq 5.5.0, which has no lease and changes roles in place.
 """
