@@ -23,7 +23,6 @@ from kourou.broker.replication.metadata_copy import MetadataCopy
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.timer.timers import Timers
 from kourou.broker.transactions.escaped_halves import EscapedHalves
-from kourou.errors import StoreError
 from kourou.protocol.brokers import ExchangeHAInfoRequestHeader, TimerCheckPoint
 
 log = logging.getLogger(__name__)
@@ -62,10 +61,7 @@ class EscapedDeliveries:
         self._tasks.start("save delay offsets", interval_ms, self._delay.persist)
         self._timers = timers = self._build_timers()
         timers.handover.is_acting = True
-        try:
-            await timers.start()
-        except (StoreError, OSError):
-            log.exception("acting_timers.not_started")
+        timers.start_later()  # a master that returns does not wait until the files are rebuilt
         interval_ms = self._config.timer.timer_flush_interval_ms
         self._tasks.start("save timers", interval_ms, timers.storage.flush)
 

@@ -90,18 +90,19 @@ class TimerStorage:
         return files
 
     async def open_until_stopped(
-        self, before_delivery: Callable[[], Awaitable[None]]
+        self, before_delivery: Callable[[], Awaitable[None]] | None
     ) -> TimerFiles | None:
         """Open the files as `open`, repeatedly until that succeeds; None if the broker stops.
 
         Args:
-            before_delivery: called when the files are open.
+            before_delivery: called when the files are open; None for nothing to do then.
         """
         is_failing = False
         while True:
             try:
                 files = await self.open()
-                await before_delivery()
+                if before_delivery is not None:
+                    await before_delivery()
             except ClosedError:
                 return None
             except Exception:  # messages wait meanwhile

@@ -138,7 +138,7 @@ class Timers:
             self._begin(files)
             self._main = asyncio.get_running_loop().create_task(self._run(files), name="timers")
 
-    def start_later(self, before_delivery: Callable[[], Awaitable[None]]) -> None:
+    def start_later(self, before_delivery: Callable[[], Awaitable[None]] | None = None) -> None:
         """Begin as `start`, in the background: a new master serves before it has its timers.
 
         `before_delivery` is called when the files are open. A slave has none, or old ones, so that
@@ -148,7 +148,7 @@ class Timers:
             run = self._open_and_run(before_delivery)
             self._main = asyncio.get_running_loop().create_task(run, name="timers")
 
-    async def _open_and_run(self, before_delivery: Callable[[], Awaitable[None]]) -> None:
+    async def _open_and_run(self, before_delivery: Callable[[], Awaitable[None]] | None) -> None:
         files = await self.storage.open_until_stopped(before_delivery)
         if files is not None:
             self._begin(files)
