@@ -71,27 +71,28 @@ async def pulled(address: str) -> int:
 
     Waits until the slave has copied the topic.
     """
-    count = 0
     pool = ConnectionPool(Runtime.system(), {}, ConnectionLimits())
     try:
-        for queue_id in range(QUEUES):
-            offset = 0
-            while True:
-                header = PullMessageRequestHeader(
-                    consumer_group="readers", topic=TOPIC, queue_id=queue_id,
-                    queue_offset=offset, max_msg_nums=32, sys_flag=4, commit_offset=0,
-                    suspend_timeout_millis=0, subscription="*", sub_version=0,
-                )  # fmt: skip
-                command = request(RequestCode.PULL_MESSAGE, header)
-                answer = await pool.request(address, command, PATIENCE_S)
-                if answer.code in _AT_END:
-                    break
-                if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                    await asyncio.sleep(0.5)
-                    continue
-                assert answer.code == ResponseCode.SUCCESS, answer.remark
-                count += len(decode_messages(answer.body))
-                offset = int(answer.ext_fields["nextBeginOffset"])
+        async with asyncio.timeout(PATIENCE_S):
+            return sum([await _pulled_of(pool, address, queue) for queue in range(QUEUES)])
     finally:
         await pool.close()
-    return count
+
+
+async def _pulled_of(pool: ConnectionPool, address: str, queue_id: int) -> int:
+    count = offset = 0
+    while True:
+        header = PullMessageRequestHeader(
+            consumer_group="readers", topic=TOPIC, queue_id=queue_id,
+            queue_offset=offset, max_msg_nums=32, sys_flag=4, commit_offset=0,
+            suspend_timeout_millis=0, subscription="*", sub_version=0,
+        )  # fmt: skip
+        answer = await pool.request(address, request(RequestCode.PULL_MESSAGE, header), PATIENCE_S)
+        if answer.code in _AT_END:
+            return count
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            await asyncio.sleep(0.5)
+            continue
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        count += len(decode_messages(answer.body))
+        offset = int(answer.ext_fields["nextBeginOffset"])

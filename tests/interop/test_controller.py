@@ -146,7 +146,8 @@ async def drive(
         output = admin.run(*words)
         text = re.sub(r"(start|end)Offset=\d+", r"\1Offset=OFFSET", mask(output))
         text = re.sub(r"(#SyncStateSetEpoch)\t\d+", r"\1\tEPOCH", text)  # a slave may come late
-        parts = sorted(text.split("\n\n"))  # Java lists brokers in the order of their ports' hashes
+        # Java lists brokers in the order of the hashes of their ports.
+        parts = sorted(part.strip("\n") for part in text.split("\n\n"))
         printed.append("\n\n".join((f"$ {words[0]}", *parts)))
         return output.out
 
@@ -161,6 +162,7 @@ async def drive(
     count = await send_when_possible(namesrv, rng)
     run("getControllerMetaData", "-a", controller)
     run("getSyncStateSet", "-a", controller, "-b", NAME)
+    assert await pulled(second.broker_addr) >= count  # Java's slaves copy new topics later
 
     await controllers.kill_leading()
     controller = controllers.leading
