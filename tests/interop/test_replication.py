@@ -1,6 +1,7 @@
 """A Java broker and Kourou replicate to each other by the classic protocol, as master and as slave.
 
-Each is killed in turn. Logs and queue entries are equal at the end, and the slave has the topics.
+Each is killed in turn, and a record of Kourou's log is damaged meanwhile, which it repairs from the
+Java broker. Logs and queue entries are equal at the end, and the slave has the topics.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from kourou.client.send_receipt import SendStatus
+from kourou.errors import MalformedMessageError
+from kourou.protocol.record.read import read_checked
 from kourou.testing.process import Serving, run_command
 from tests.interop.peer import JavaServer, free_broker_port, start_java
 from tests.replica_stores import log_of, pulled, queues_of, send, wait_equal
@@ -20,6 +25,8 @@ COUNT = 100
 OK = SendStatus.SEND_OK
 SOON = "registerNameServerPeriod=10000\n"
 """Each broker learns of the other at its next registration."""
+BODY_OFFSET = 88
+"""Of the body in a record with IPv4 hosts."""
 
 
 def check_equal(java: Path, kourou: Path) -> None:
@@ -30,10 +37,24 @@ def check_equal(java: Path, kourou: Path) -> None:
         assert run_command("store", "check", str(store)).code == 0
 
 
+def damage(store: Path) -> None:
+    """Change a byte of the body of a record in the middle of the log."""
+    log = log_of(store)
+    position = 0
+    while position < len(log) // 2:
+        position += read_checked(log, position).total_size
+    (first,) = (store / "commitlog").iterdir()
+    with first.open("r+b") as stream:
+        stream.seek(position + BODY_OFFSET)
+        stream.write(bytes([log[position + BODY_OFFSET] ^ 1]))
+    with pytest.raises(MalformedMessageError):
+        read_checked(log_of(store), position)
+
+
 def exchange(
     java: JavaServer, start: Callable[[], Serving], stores: tuple[Path, Path], *, slave: str
 ) -> None:
-    """Send while both run, and after a kill of each; pull all messages from the slave."""
+    """Send while both run, after a kill of each, and with damage; pull all from the slave."""
     namesrv, rng = java.namesrv_addr, Random(5)
 
     async def until_copied() -> int:
@@ -54,6 +75,11 @@ def exchange(
         serving.stop(signal.SIGKILL)
         serving = start()
         count += asyncio.run(send_all())
+        assert serving.stop().code == 0
+        damage(stores[1])
+        serving = start()
+        assert asyncio.run(pulled(serving.broker)) == count
+        asyncio.run(wait_equal(*stores))
         java.kill()
         java.start_broker()
         count += asyncio.run(send_all())
