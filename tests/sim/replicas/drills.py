@@ -301,6 +301,16 @@ async def two_joins(stage: Stage) -> None:
     await _fail_over(stage, stage.other)
 
 
+async def join_behind(stage: Stage) -> None:
+    """A slave joins over a slow link, and the master dies as soon as etcd has stored that."""
+    await stage.until_alone()
+    stage.note(f"slow link from {stage.master} to {stage.one}")
+    stage.cluster.network.slow(one_way([stage.master], [stage.one]), (0.1, 0.4))
+    stage.start(stage.one)
+    await stage.when_stored(stage.one, lambda: None)
+    await _fail_over(stage)
+
+
 async def deposed_controller(stage: Stage) -> None:
     """A slave joins at a new leading controller; the master asks the former one about it."""
     await stage.until_alone()
@@ -566,6 +576,7 @@ DRILLS: Final = {
     "join and controller killed": Drill(join_and_controller_killed, min_in_sync=1),
     "join in doubt": Drill(join_in_doubt, min_in_sync=1),
     "two joins": Drill(two_joins, min_in_sync=1),
+    "join behind": Drill(join_behind, min_in_sync=1),
     "deposed controller": Drill(deposed_controller, min_in_sync=1),
     "former master": Drill(former_master),
     "small set": Drill(small_set, min_in_sync=2),

@@ -203,6 +203,27 @@ def _one_proposal() -> list[Change]:
     return [(InSyncDecisions, "propose", propose)]
 
 
+def _early_proposals() -> list[Change]:
+    """Let a master propose a slave that lacks acknowledged messages."""
+    proposing: set[InSyncKeeper] = set()
+    confirm, propose = InSyncKeeper.confirm_position, InSyncKeeper._propose_changes
+
+    def position(self: InSyncKeeper) -> int:
+        return 0 if self in proposing else confirm.__get__(self)
+
+    def propose_changes(self: InSyncKeeper) -> None:
+        proposing.add(self)
+        try:
+            propose(self)
+        finally:
+            proposing.discard(self)
+
+    return [
+        (InSyncKeeper, "confirm_position", property(position)),
+        (InSyncKeeper, "_propose_changes", propose_changes),
+    ]
+
+
 def _older_sets() -> list[Change]:
     """Let a master take any other set that an answer has."""
     original = InSyncDecisions.adopt
@@ -389,6 +410,9 @@ RULES: Final = {
         Rule("proposals in doubt count", _no_doubt, "join unanswered"),
         Rule("a time-out settles nothing", _timeouts_refuse, "join and controller killed"),
         Rule("one proposal at a time", _one_proposal, "two joins"),
+        Rule(
+            "a slave has all acknowledged messages when it joins", _early_proposals, "join behind"
+        ),
         Rule("older sets are ignored", _older_sets, "older set"),
         Rule("decisions in doubt are repeated first", _unsettled_answers, "join in doubt"),
         Rule(
