@@ -39,6 +39,7 @@ OURS = {
     "memoryBytes",
     "controllerHeartbeatIntervalMs",
     "controllerLeaseMs",
+    "controllerFailsafe",
 }
 """Keys that RocketMQ does not have."""
 

@@ -39,6 +39,7 @@ CLASSES: dict[str, Any] = {
 # Members that Java adds to the map outside of its class; here they belong to the class.
 BESIDE: Final = {
     "MSG_REGION", "TRACE_ON", "_UNIQUE_KEY_QUERY", "kourouUnclean", "kourouUncleanEpoch",
+    "kourouFailsafeEpoch", "kourouFailsafeMember", "kourouFailsafeMs",
 }  # fmt: skip
 TYPES: Final[dict[Any, set[str]]] = {
     Int: {"int", "Integer"},

@@ -80,6 +80,25 @@ class ControlledBroker(ABC):
         if self._keeper is not None:
             self._keeper.unfence()
 
+    def possible_members(self) -> frozenset[int]:
+        """Return the members of all in-sync sets that the controller may have stored.
+
+        Of a slave, the members that its role names.
+
+        Raises:
+            ClosedError: the broker is not started.
+        """
+        return self.in_sync().members if self._keeper is None else self._keeper.union
+
+    def note_failsafe(self, *, is_active: bool) -> None:
+        """Let a master report whether members confirm it, because no controller answers.
+
+        Raises:
+            ClosedError: the broker is not started.
+        """
+        if self._keeper is not None:
+            self._keeper.is_failsafe = is_active
+
     def unfit_reason(self) -> str:
         """Return why no message can be stored: the disk is full, failed, or does not end a sync.
 

@@ -175,6 +175,7 @@ def _replica_state(components: Components) -> ReplicaState:
     return state._replace(
         epochs=lambda: (replica.epochs.epochs, replica.role.broker_id),
         ask_role=replica.port.ask_role,
+        confirm_master=replica.port.confirm_master,
     )
 
 

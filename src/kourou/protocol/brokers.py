@@ -188,13 +188,19 @@ class HAConnectionRuntimeInfo:
 
 @dataclass(frozen=True, slots=True)
 class HARuntimeInfo:
-    """Response body of GET_BROKER_HA_STATUS (907)."""
+    """Response body of GET_BROKER_HA_STATUS (907).
+
+    Attributes:
+        kourou_failsafe: Kourou's own field: whether the members of its set confirm the master,
+            because no controller answers; None if not.
+    """
 
     master: bool = False
     master_commit_log_max_offset: int = 0
     in_sync_slave_nums: int = 0
     ha_connection_info: tuple[HAConnectionRuntimeInfo, ...] = ()
     ha_client_runtime_info: HAClientRuntimeInfo = HAClientRuntimeInfo()
+    kourou_failsafe: bool | None = None
 
 
 @dataclass(slots=True)
@@ -203,20 +209,33 @@ class ExchangeHAInfoRequestHeader:
 
     Attributes:
         master_ha_address: None to query.
+        kourou_failsafe_epoch: Kourou's own field: the epoch of a master that asks a member of its
+            in-sync set to confirm it; None if it does not.
+        kourou_failsafe_member: Kourou's own field: the member that is asked, `<broker name>#<id>`.
+        kourou_failsafe_ms: Kourou's own field: for how long the member must not become master.
     """
 
     master_ha_address: str | None = None
     master_flush_offset: Long | None = None
     master_address: str | None = None
+    kourou_failsafe_epoch: Int | None = None
+    kourou_failsafe_member: str | None = None
+    kourou_failsafe_ms: Int | None = None
 
 
 @dataclass(slots=True)
 class ExchangeHAInfoResponseHeader:
-    """The addresses of the responding broker; empty unless it is the master and was queried."""
+    """The addresses of the responding broker; empty unless it is the master and was queried.
+
+    Attributes:
+        kourou_failsafe_epoch: Kourou's own field: the epoch whose master is confirmed; None if it
+            is not.
+    """
 
     master_ha_address: str | None = None
     master_flush_offset: Long | None = None
     master_address: str | None = None
+    kourou_failsafe_epoch: Int | None = None
 
 
 @dataclass(slots=True)

@@ -35,8 +35,17 @@ TOPIC: Final = "T"
 class ControlledCluster:
     """Leaving its `with` block stops all."""
 
-    def __init__(self, replicas: int = 3, seed: int = 0, *, min_in_sync: int = 1) -> None:
+    def __init__(
+        self,
+        replicas: int = 3,
+        seed: int = 0,
+        *,
+        min_in_sync: int = 1,
+        failsafe: frozenset[int] = frozenset(),
+    ) -> None:
+        """Start nothing yet; `failsafe`: indexes of the replicas with failsafe."""
         self._min_in_sync = min_in_sync
+        self._failsafe = failsafe
         self.network = MemoryNetwork(seed)
         self.runtime: Runtime = sim_runtime(seed, self.network)
         self.seed = seed
@@ -54,7 +63,9 @@ class ControlledCluster:
             port=10911 + 10 * index,
             namesrv_addr=(NAMESRV,),
             controller=ControllerModeConfig(
-                enable_controller_mode=True, controller_addr=(CONTROLLER,)
+                enable_controller_mode=True,
+                controller_addr=(CONTROLLER,),
+                controller_failsafe=index in self._failsafe,
             ),
             replication=ReplicationConfig(min_in_sync_replicas=self._min_in_sync),
             max_message_size_bytes=16 * 1024,

@@ -13,7 +13,10 @@ from kourou.protocol.topic_table import (
     BrokerHeartbeatRequestHeader,
     BrokerHeartbeatResponseHeader,
 )
+from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
+from kourou.testing.network import MemoryNetwork
+from kourou.testing.runtime import sim_runtime
 
 ME = Identity("c", "b", 2)
 STATE = LogState(7, 900, 800)
@@ -38,7 +41,10 @@ class Stopped:
 async def beats(after_s: float, *, keeps_log: bool) -> list[int | None]:
     controllers = Answering()
     config = ControllerModeConfig(controller_heartbeat_timeout_ms=3_000)
-    confirmation = Confirmation(config, cast("Controllers", controllers), "h:2", lambda: None)
+    disk, runtime = SimDisk(1), sim_runtime(1, MemoryNetwork(1))
+    confirmation = Confirmation(
+        config, cast("Controllers", controllers), "h:2", disk, runtime.offload, lambda: None
+    )
     confirmation.begin(cast("Any", Stopped()), None)
     confirmation.end(keeps_log=keeps_log)
     await asyncio.sleep(after_s)

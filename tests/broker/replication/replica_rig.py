@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet
+from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet, MasterClaim
 from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.server import Broker
 from kourou.client.config import ProducerConfig
@@ -87,6 +87,12 @@ class Port:
 
     def offer_role(self, silent: frozenset[int], needed: int) -> None:
         self._rig.controller.offers.append((silent, needed))
+
+    def may_propose(self) -> bool:
+        return True
+
+    async def confirm_master(self, claim: MasterClaim) -> bool:
+        raise AssertionError(claim)
 
     async def propose(self, members: frozenset[int]) -> InSyncSet:
         controller, broker = self._rig.controller, self._rig.brokers[self._id]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kourou.broker.replication.controlled_replica import ControlledReplica, EpochLog
-from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet
+from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet, MasterClaim
 from kourou.errors import EpochError
 from kourou.model.epochs import EpochEntry, EpochList
 from kourou.store.state.epoch_file import read_epochs, replace_epochs
@@ -21,6 +21,12 @@ class NoController:
 
     def offer_role(self, silent: frozenset[int], needed: int) -> None:
         raise AssertionError(silent, needed)
+
+    def may_propose(self) -> bool:
+        raise AssertionError
+
+    async def confirm_master(self, claim: MasterClaim) -> bool:
+        raise AssertionError(claim)
 
     def ask_role(self) -> None:
         raise AssertionError

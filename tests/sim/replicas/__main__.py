@@ -1,6 +1,7 @@
 """Runs simulations of replicas by hand.
 
-python -m tests.sim.replicas --seeds 1000              all rules on: nothing may be lost
+python -m tests.sim.replicas --seeds 1000              all rules on: nothing may be lost, and one
+                                                       master serves at a time
 python -m tests.sim.replicas --rules --seeds 1000      each rule off: the first seed that finds it
 python -m tests.sim.replicas --off lease --seeds 500   a rule off: nothing may be lost
 python -m tests.sim.replicas --seed 4711 --seeds 1     one seed, with its faults and all logs
@@ -58,7 +59,7 @@ def _run(seed: int, rules: tuple[str, ...], drill: str) -> Result:
     try:
         return simulate(seed, *(RULES[name] for name in rules), drill=drill)
     except BaseException:  # noqa: BLE001 - also groups
-        return Result([traceback.format_exc()], 0, [], is_stuck=False)
+        return Result([traceback.format_exc()], 0, [], is_stuck=False, overlaps=[])
 
 
 def _results(
@@ -87,9 +88,10 @@ def _all_rules(seeds: range, jobs: int, rules: tuple[str, ...], drill: str) -> i
     for seed, result in zip(seeds, results, strict=True):
         acknowledged += result.acknowledged
         stuck += result.is_stuck
-        if result.failures or result.is_stuck or len(seeds) == 1:
-            failed += bool(result.failures)
-            _say(f"seed {seed}: stuck {result.is_stuck}, failures {result.failures[:5]}")
+        failures = result.failures if rules else [*result.failures, *result.overlaps]
+        if failures or result.is_stuck or len(seeds) == 1:
+            failed += bool(failures)
+            _say(f"seed {seed}: stuck {result.is_stuck}, failures {failures[:5]}")
             if len(seeds) == 1:
                 _say("\n".join(result.faults))
         if (seed - seeds.start + 1) % 100 == 0:
@@ -121,8 +123,9 @@ def _first_found(
     found, tried, stuck = None, 0, 0
     for seed, result in zip(seeds, _results(seeds, rules, "", jobs), strict=False):
         tried, stuck = tried + 1, stuck + result.is_stuck
-        if result.failures:
-            found = f"seed {seed}: {result.failures[0].splitlines()[-1]}"
+        failures = [*result.failures, *result.overlaps]
+        if failures:
+            found = f"seed {seed}: {failures[0].splitlines()[-1]}"
             break
     is_right = (found is not None) == is_expected
     _say(f"{'ok' if is_right else 'WRONG'}: without {' and '.join(map(repr, rules))}: "

@@ -551,6 +551,61 @@ async def older_set(stage: Stage) -> None:
     await stage.pause(0, 0.5)
 
 
+# Masters that no controller confirms
+
+
+async def _lose_controllers(stage: Stage, least_s: float = 3, most_s: float = 5) -> None:
+    """Let no broker reach a controller, until these take the master for dead."""
+    stage.cut(both_ways([stage.master, stage.one, stage.other], CONTROLLER_NAMES))
+    await stage.pause(least_s, most_s)
+
+
+async def member_elected(stage: Stage) -> None:
+    """A slave reaches the controllers again, just after it has confirmed the master."""
+    await _lose_controllers(stage)
+    stage.restore(both_ways([stage.one], CONTROLLER_NAMES))
+    await stage.until_master(stage.one)
+    await stage.pause(0.5, 2)
+
+
+async def restarted_member_elected(stage: Stage) -> None:
+    """A slave restarts just after it has confirmed the master, and reaches the controllers."""
+    await _lose_controllers(stage)
+    stage.kill(stage.one)
+    stage.restore(both_ways([stage.one], CONTROLLER_NAMES))
+    stage.start(stage.one)
+    await stage.until_master(stage.one)
+    await stage.pause(0.5, 2)
+
+
+async def missing_member(stage: Stage) -> None:
+    """The master and one slave lose the other slave and the controllers, which elect that."""
+    here = [stage.master, stage.one]
+    stage.cut(both_ways(here, [stage.other, *CONTROLLER_NAMES]))
+    await stage.until_master(stage.other)
+    await stage.pause(0.5, 2)
+
+
+async def former_master_without_controllers(stage: Stage) -> None:
+    """A former master reaches its slaves again when no broker reaches a controller."""
+    slaves = [stage.one, stage.other]
+    stage.cut(both_ways([stage.master], [*slaves, *CONTROLLER_NAMES]))
+    await stage.until_master(*slaves)
+    await stage.until_set(*slaves)
+    await stage.pause(0.5, 2)
+    stage.cut(both_ways(slaves, CONTROLLER_NAMES))
+    stage.restore(both_ways([stage.master], slaves))
+    await stage.pause(3, 6)
+
+
+async def join_and_silence(stage: Stage) -> None:
+    """A slave joins without an answer, and the master reaches neither it nor the controllers."""
+    await stage.until_alone()
+    await _joined(stage, lambda: stage.cut(both_ways([stage.master], CONTROLLER_NAMES)))
+    await stage.until_master(stage.one)
+    await stage.pause(0.5, 2)
+
+
 class Drill(NamedTuple):
     """One drill.
 
@@ -558,11 +613,13 @@ class Drill(NamedTuple):
         run: does it.
         is_async: the flush mode that it needs; None: any.
         min_in_sync: the least size of the set that it needs; None: any.
+        has_failsafe: whether it needs failsafe.
     """
 
     run: Callable[[Stage], Awaitable[None]]
     is_async: bool | None = None
     min_in_sync: int | None = None
+    has_failsafe: bool = False
 
 
 DRILLS: Final = {
@@ -590,4 +647,11 @@ DRILLS: Final = {
     "damaged transfer": Drill(damaged_transfer),
     "older etcd": Drill(older_etcd),
     "older set": Drill(older_set, min_in_sync=1),
+    "member elected": Drill(member_elected, has_failsafe=True),
+    "restarted member elected": Drill(restarted_member_elected, has_failsafe=True),
+    "missing member": Drill(missing_member, has_failsafe=True),
+    "former master without controllers": Drill(
+        former_master_without_controllers, has_failsafe=True
+    ),
+    "join and silence": Drill(join_and_silence, min_in_sync=1, has_failsafe=True),
 }

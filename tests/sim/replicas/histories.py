@@ -51,6 +51,7 @@ class History:
         acknowledged: body, and the master's port, by slot.
         read: bodies that readers were given.
         failures: contradictions.
+        overlaps: masters that have accepted sends at once.
         refused: number of failed sends.
         body_bytes: least and greatest size of bodies, besides their number.
         is_over: tells senders and readers to end.
@@ -59,6 +60,7 @@ class History:
     acknowledged: dict[Slot, tuple[bytes, int]] = field(default_factory=dict)
     read: dict[Slot, bytes] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    overlaps: list[str] = field(default_factory=list)
     refused: int = 0
     body_bytes: tuple[int, int] = (1, 1_500)
     is_over: bool = False

@@ -114,17 +114,26 @@ class ReplicaCluster:
         flushers: of the running brokers, by name.
         is_async: whether brokers acknowledge before they sync.
         min_in_sync: the least size of the set with which they acknowledge.
+        has_failsafe: whether members confirm a master that no controller confirms.
         may_lack: whether a broker may have lost what it had acknowledged, by a power cut or a
             restored store.
         had_older_etcd: whether an older state of etcd was restored at any time.
         on_served: called when etcd has served a call, before its answer leaves.
     """
 
-    def __init__(self, seed: int, *, is_async: bool = False, min_in_sync: int = 1) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        is_async: bool = False,
+        min_in_sync: int = 1,
+        has_failsafe: bool = False,
+    ) -> None:
         self.network = HostNetwork(seed)
         self.client_runtime = sim_runtime(seed, self.network)
         self.is_async = is_async
         self.min_in_sync = min_in_sync
+        self.has_failsafe = has_failsafe
         self.on_served: Callable[[], None] = lambda: None
         self._seed = seed
         names = [
@@ -210,6 +219,7 @@ class ReplicaCluster:
             controller=ControllerModeConfig(
                 enable_controller_mode=True,
                 controller_addr=tuple(f"{HOST}:{19876 + one}" for one in range(CONTROLLERS)),
+                controller_failsafe=self.has_failsafe,
             ),
             replication=ReplicationConfig(
                 slave_read_enable=True, min_in_sync_replicas=self.min_in_sync
@@ -317,6 +327,24 @@ class ReplicaCluster:
             return False
         keeper = broker._broker._keeper
         return keeper is not None and not keeper.fence_reason
+
+    def serving(self) -> list[str]:
+        """Return the masters that accept sends now, with their epochs; not stopped processes."""
+        found = []
+        for index, broker in enumerate(self.brokers):
+            name = f"broker-{index}"
+            process = self.machines[name].process
+            if broker is None or process.is_stopped or not self.serves(name):
+                continue
+            if process.call(lambda one=broker: one._confirmation._lease.is_held):  # type: ignore[misc]
+                assert broker.role is not None, "it serves"
+                found.append(f"{name} in epoch {broker.role.master_epoch}")
+        return found
+
+    def in_failsafe(self, name: str) -> bool:
+        """Return whether members confirm a master."""
+        broker = self.brokers[int(name.partition("-")[2])]
+        return broker is not None and broker._confirmation._is_failsafe
 
     def refusals(self) -> list[str]:
         """Return why controllers refuse the stored state."""

@@ -9,12 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
+from kourou.broker.controlled_broker import ControlledBroker
 from kourou.broker.controlling import role_decisions, switching_broker
+from kourou.broker.controlling.failsafe import Failsafe
 from kourou.broker.controlling.lease import Lease
 from kourou.broker.replication import acknowledged, slave_connection
 from kourou.broker.replication.acknowledged import Acknowledged
 from kourou.broker.replication.controlled_replica import EpochLog
-from kourou.broker.replication.controlled_role import InSyncSet
+from kourou.broker.replication.controlled_role import InSyncSet, MasterClaim, member_name
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.in_sync_set import InSyncDecisions
 from kourou.broker.replication.master_connection import MasterConnection
@@ -50,8 +52,8 @@ class Rule:
         changes: returns what switches it off.
         drill: the one that shows its lack.
         covered_by: rules that prevent the loss when only this one is off; messages are lost when
-            all of them are off, too. None: messages are lost without this rule alone. Empty: the
-            rule is no condition of what the simulation checks.
+            all of them are off, too. None: messages are lost, or two masters serve at once, without
+            this rule alone. Empty: the rule is no condition of what the simulation checks.
     """
 
     name: str
@@ -398,10 +400,48 @@ def _no_truncation() -> list[Change]:
     return [(EpochSlaveDialect, "_compare", compare)]
 
 
+def _broken_promises() -> list[Change]:
+    """Let a member become master at once that has just confirmed another one."""
+    return [(Failsafe, "may_lead", True)]
+
+
+def _forgotten_promises() -> list[Change]:
+    return [(Failsafe, "start", lambda _: None)]
+
+
+def _confirmed_by_some() -> list[Change]:
+    """Let one confirmation suffice."""
+
+    async def is_confirmed(self: Failsafe, me: Any, epoch: int, members: frozenset[int]) -> bool:
+        others = members - {me.broker_id}
+        answers = [await self._ask(me, epoch, one) for one in sorted(others)]
+        return not others or any(answers)
+
+    return [(Failsafe, "is_confirmed", is_confirmed)]
+
+
+def _confirmed_in_any_epoch() -> list[Change]:
+    """Let replicas confirm the master of an epoch that is not their own."""
+
+    def may_confirm(self: Failsafe, me: Any, claim: MasterClaim) -> bool:
+        return (
+            self._broker is not None
+            and claim.member == member_name(me.broker_name, me.broker_id)
+            and self._is_out_of_reach(claim.epoch + 1_000)
+        )
+
+    return [(Failsafe, "_may_confirm", may_confirm)]
+
+
+def _confirmed_members() -> list[Change]:
+    """Let a master ask the members of the last confirmed set only."""
+    return [(ControlledBroker, "possible_members", lambda self: self.in_sync().members)]
+
+
 RULES: Final = {
     rule.name: rule
     for rule in (
-        Rule("lease", _no_lease, covered_by=()),
+        Rule("lease", _no_lease, "missing member"),
         Rule("a new controller waits for leases", _impatient_controllers, covered_by=()),
         Rule("only the controller shrinks the set", _shrink_alone, "shrink unanswered"),
         Rule("only replicas in sync are elected", _unclean_elections, "replica out of sync"),
@@ -466,5 +506,14 @@ RULES: Final = {
             "unsynced master",
             covered_by=("a master that restarts gets a new epoch",),
         ),
+        Rule("a member that confirms does not become master", _broken_promises, "member elected"),
+        Rule("a promise outlives its process", _forgotten_promises, "restarted member elected"),
+        Rule("all members confirm", _confirmed_by_some, "missing member"),
+        Rule(
+            "a member confirms in its own epoch",
+            _confirmed_in_any_epoch,
+            "former master without controllers",
+        ),
+        Rule("members in doubt confirm", _confirmed_members, "join and silence"),
     )
 }

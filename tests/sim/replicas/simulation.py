@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from kourou.client.administration.admin import AdminClient
 from kourou.testing.clock import LoopClock
-from tests.sim.replicas.drills import DRILLS, Stage
+from tests.sim.replicas.drills import CONTROLLER_NAMES, DRILLS, Stage, both_ways
 from tests.sim.replicas.histories import QUEUES, TOPIC, History
 from tests.sim.replicas.host_network import CLIENT, Direction
 from tests.sim.replicas.process_loop import run_processes
@@ -33,6 +33,9 @@ _SEEDS_MAX: Final = 60
 """More than draw the same drill among 1,000 seeds."""
 _REFUSED_S: Final = 8.0
 """Time in which controllers notice that a backup of their state was restored."""
+_FAILSAFE_SHARE: Final = 0.4
+"""Share of the seeds with failsafe."""
+_LOOK_S: Final = 0.02
 _HEAL_S: Final = 120.0
 """Limit of the wait until all replicas are in sync again."""
 
@@ -45,12 +48,15 @@ class Result(NamedTuple):
         acknowledged: number of acknowledged messages.
         faults: what was done, for people.
         is_stuck: the replicas did not come in sync again.
+        overlaps: masters that have accepted sends at once. No acknowledged send depends on that;
+            what else they do, such as deliveries, would be done twice.
     """
 
     failures: list[str]
     acknowledged: int
     faults: list[str]
     is_stuck: bool
+    overlaps: list[str]
 
 
 class Faults:
@@ -74,6 +80,8 @@ class Faults:
             self._partition, self._partition, self._partition, self._slow_links, self._jump,
             self._fail_disk, self._old_epochs, self._restore_etcd,
         ]  # fmt: skip
+        if self._cluster.has_failsafe:
+            kinds += [self._lose_controllers] * 3
         for _ in range(rng.randint(*FAULTS)):
             await asyncio.sleep(rng.choice((0.05, 0.5, 3, 6)) * rng.random())
             rng.choice(kinds)()
@@ -198,6 +206,19 @@ class Faults:
         self._cluster.network.cut(directions)
         self._later(length_s, lambda: self._cluster.network.heal(resets=resets))
 
+    def _lose_controllers(self) -> None:
+        """Cut the controllers off from etcd, or from some or all brokers."""
+        brokers = [f"broker-{index}" for index in range(REPLICAS)]
+        if self._rng.random() < 0.5:
+            some = self._rng.sample(brokers, self._rng.choice((1, 2, 3, 3, 3)))
+        else:
+            some = ["etcd"]
+        directions = both_ways(some, CONTROLLER_NAMES)
+        length_s, resets = self._rng.uniform(1, 12), self._rng.random() < 0.5
+        self.note(f"cut {some} from controllers for {length_s:.2f}, resets {resets}")
+        self._cluster.network.cut(directions)
+        self._later(length_s, lambda: self._cluster.network.heal(resets=resets))
+
     def _slow_links(self) -> None:
         directions = self._directions()
         self.note(f"slow {directions}")
@@ -304,7 +325,13 @@ def simulate(seed: int, *rules: Rule, drill: str = "") -> Result:
             needed = DRILLS[name]
             is_async = is_async if needed.is_async is None else needed.is_async
             min_in_sync = needed.min_in_sync or min_in_sync
-        cluster = ReplicaCluster(seed, is_async=is_async, min_in_sync=min_in_sync)
+        has_failsafe = random.Random(f"failsafe-{seed}").random() < _FAILSAFE_SHARE
+        cluster = ReplicaCluster(
+            seed,
+            is_async=is_async,
+            min_in_sync=min_in_sync,
+            has_failsafe=has_failsafe or (bool(name) and DRILLS[name].has_failsafe),
+        )
         # Records of one size let logs of different masters look alike.
         history = History(body_bytes=rng.choice(((1, 1_500), (400, 400))))
         await cluster.start()
@@ -313,6 +340,7 @@ def simulate(seed: int, *rules: Rule, drill: str = "") -> Result:
         clients = [
             *(history.send(cluster, queue, seed + queue) for queue in range(QUEUES)),
             *(history.read_all(cluster, index) for index in range(REPLICAS)),
+            _watch_masters(cluster, history),
         ]
         running = [asyncio.create_task(one) for one in clients]
         faults = Faults(cluster, rng)
@@ -333,7 +361,17 @@ def simulate(seed: int, *rules: Rule, drill: str = "") -> Result:
 
 def is_lack_found(drill: str, *rules: Rule) -> bool:
     """Return whether a simulation of a drill fails while the rules are off."""
-    return any(simulate(seed, *rules, drill=drill).failures for seed in range(_SEEDS_MAX))
+    results = (simulate(seed, *rules, drill=drill) for seed in range(_SEEDS_MAX))
+    return any(one.failures or one.overlaps for one in results)
+
+
+async def _watch_masters(cluster: ReplicaCluster, history: History) -> None:
+    """Check that one master serves at a time."""
+    while not history.is_over:
+        serving = cluster.serving()
+        if len(serving) > 1 and not cluster.had_older_etcd:
+            history.overlaps.append(f"masters serve at once: {serving}")
+        await asyncio.sleep(_LOOK_S)
 
 
 async def _end(
@@ -352,7 +390,7 @@ async def _end(
         is_stuck = not (cluster.waits_for_operator() or is_refused)
         history.is_over = True
         await asyncio.gather(*running)
-        return Result(history.failures, len(history.acknowledged), faults.done, is_stuck)
+        return _result(history, faults, is_stuck=is_stuck)
     await asyncio.sleep(3)
     history.is_over = True
     await asyncio.gather(*running)
@@ -362,4 +400,9 @@ async def _end(
         assert broker is not None, "all are up"
         await cluster.machines[f"broker-{index}"].process.create_task(broker.stop())
     history.check(cluster, faults.failed_disks)
-    return Result(history.failures, len(history.acknowledged), faults.done, is_stuck)
+    return _result(history, faults, is_stuck=is_stuck)
+
+
+def _result(history: History, faults: Faults, *, is_stuck: bool) -> Result:
+    count = len(history.acknowledged)
+    return Result(history.failures, count, faults.done, is_stuck, history.overlaps)

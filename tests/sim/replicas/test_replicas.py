@@ -18,7 +18,7 @@ from tests.sim.replicas.simulation import create_topic, simulate
 def test_nothing_is_lost_under_random_faults(seed: int) -> None:
     result = simulate(seed)
 
-    assert (result.failures, result.is_stuck) == ([], False)
+    assert (result.failures, result.overlaps, result.is_stuck) == ([], [], False)
     assert result.acknowledged > 0
 
 

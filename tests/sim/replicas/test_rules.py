@@ -21,7 +21,7 @@ def test_lack_of_a_rule_is_found(name: str) -> None:
 def test_nothing_is_lost_in_a_drill_with_all_rules(drill: str) -> None:
     result = simulate(1, drill=drill)
 
-    assert (result.failures, result.is_stuck) == ([], False)
+    assert (result.failures, result.overlaps, result.is_stuck) == ([], [], False)
     assert result.acknowledged > 0
 
 

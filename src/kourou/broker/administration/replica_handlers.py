@@ -3,7 +3,8 @@
     905   NOTIFY_MIN_BROKER_ID_CHANGE   asks the name servers at once who is registered
     906   EXCHANGE_BROKER_HA_INFO       of a master: where slaves copy its log. With the addresses
                                         of a master that returns, a slave that may act for it ends
-                                        to act, and then answers; others ignore that
+                                        to act, and then answers; others ignore that. Of a member
+                                        of a set in controller mode: whether it confirms its master
     908   RESET_MASTER_FLUSH_OFFSET     of a slave: stores the position for `haStatus`, and for Java
                                         on the same store. Kourou's slaves do not use it
     1007  GET_BROKER_EPOCH_CACHE        the epochs of the log; 1 outside of controller mode
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 from kourou.broker.advertised import advertised_address
 from kourou.broker.context import BrokerContext
+from kourou.broker.replication.controlled_role import MasterClaim
 from kourou.errors import RemoteSystemError
 from kourou.model.epochs import POSITION_MAX, EpochList
 from kourou.protocol.brokers import (
@@ -47,6 +49,7 @@ class ReplicaState(NamedTuple):
         meet_master: of a slave that may act for its master: lets it end to act.
         check_members: of a slave without a controller: asks the name servers soon.
         ask_role: of a broker in controller mode: asks the controller soon who is master.
+        confirm_master: of a broker in controller mode: answers a master that asks for confirmation.
     """
 
     is_slave: bool
@@ -55,6 +58,7 @@ class ReplicaState(NamedTuple):
     meet_master: Callable[[ExchangeHAInfoRequestHeader], Awaitable[None]] | None = None
     check_members: Callable[[], None] | None = None
     ask_role: Callable[[], None] | None = None
+    confirm_master: Callable[[MasterClaim], Awaitable[bool]] | None = None
 
 
 class ReplicaHandlers:
@@ -85,6 +89,9 @@ class ReplicaHandlers:
     def on_exchange_broker_ha_info(self, request: Request) -> RemotingCommand | None:
         """Serve 906."""
         asked = request.command.header(ExchangeHAInfoRequestHeader)
+        if asked.kourou_failsafe_epoch is not None:
+            self._later.answer(request, lambda: self._confirm(request, asked))
+            return None
         meet_master, port = self._state.meet_master, self._state.ha_port()
         if asked.master_ha_address and meet_master is not None:
 
@@ -102,6 +109,18 @@ class ReplicaHandlers:
             master_flush_offset=self._reader.synced_position,
             master_address=address,
         )
+        return response(request.command, header=header)
+
+    async def _confirm(
+        self, request: Request, asked: ExchangeHAInfoRequestHeader
+    ) -> RemotingCommand:
+        """Answer a master that asks for confirmation; no epoch: it is not confirmed."""
+        confirm, epoch = self._state.confirm_master, asked.kourou_failsafe_epoch or 0
+        claim = MasterClaim(
+            asked.kourou_failsafe_member or "", epoch, asked.kourou_failsafe_ms or 0
+        )
+        is_confirmed = confirm is not None and await confirm(claim)
+        header = ExchangeHAInfoResponseHeader(kourou_failsafe_epoch=epoch if is_confirmed else None)
         return response(request.command, header=header)
 
     def on_reset_master_flush_offset(self, request: Request) -> RemotingCommand:

@@ -7,6 +7,8 @@ heartbeat shows that it is still the master.
 A change of the role stops the broker for a while. Heartbeats go on meanwhile, for some time-outs of
 the controllers: a replica that was elected must not be replaced while it starts as master.
 
+Without a leading controller, the members of its in-sync set may confirm a master (`failsafe.py`).
+
 A master sends no heartbeats while it is not confirmed and the controller does not answer: if only
 one direction of the network is cut, the controller then elects another one.
 """
@@ -14,15 +16,18 @@ one direction of the network is cut, the controller then elects another one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from kourou.broker.controlled_broker import ControlledBroker
 from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
 from kourou.broker.controlling.controllers import Controllers, Identity
+from kourou.broker.controlling.failsafe import Environment, Failsafe
 from kourou.broker.controlling.lease import Lease
 from kourou.broker.controlling.role_decisions import choose_master
 from kourou.broker.replication.controlled_role import ControlledRole, LogState
+from kourou.disk import Disk
 from kourou.protocol.topic_table import BrokerHeartbeatRequestHeader
 
 log = logging.getLogger(__name__)
@@ -40,10 +45,13 @@ class Confirmation:
         config: the options.
         controllers: confirm it.
         address: where the broker serves clients.
+        disk: holds the store.
+        offload: calls a function that waits for the disk.
         ask_role: called when the controllers know of another master.
 
     Attributes:
         is_answered: whether the last question to the controllers was answered.
+        failsafe: confirms a master without controllers.
     """
 
     def __init__(
@@ -51,6 +59,8 @@ class Confirmation:
         config: ControllerModeConfig,
         controllers: Controllers,
         address: str,
+        disk: Disk,
+        offload: Callable[..., Awaitable[Any]],
         ask_role: Callable[[], None],
     ) -> None:
         self._config = config
@@ -61,7 +71,11 @@ class Confirmation:
         self._broker: ControlledBroker | None = None
         self._role: ControlledRole | None = None
         self._left: tuple[LogState, float] | None = None  # of the broker that was stopped, and when
+        self._members_asked_at_s = -math.inf  # when all had to confirm the master
+        self._is_failsafe = False
         self.is_answered = True
+        self.failsafe = Failsafe(config, controllers, Environment(disk, offload, self.now_s))
+        controllers.on_answered = self.failsafe.on_answered
 
     def now_s(self) -> float:
         """Return the time of the lease's clock, for `begin`."""
@@ -70,14 +84,17 @@ class Confirmation:
     def begin(self, broker: ControlledBroker, role: ControlledRole | None) -> None:
         """Take a broker that has started; None: it knows no master."""
         self._broker, self._role = broker, role
+        self.failsafe.begin(broker, role)
 
     def end(self, *, keeps_log: bool) -> None:
         """Let the broker go, which is about to stop; another one follows, perhaps with its log."""
         self._left = None
         if self._broker is not None and keeps_log:
             self._left = self._broker.log_state(), self._lease.now_s()
+        self._set_failsafe(is_active=False)
         self._broker = self._role = None
-        self._lease.cancel()
+        self.failsafe.end()
+        self._lease.give_up()
 
     def confirm_elected(self, asked_at_s: float) -> None:
         """Begin the lease of a master at the time at which the controllers were asked."""
@@ -85,15 +102,15 @@ class Confirmation:
         if not self._lease.is_held:
             self._on_lease_ended()
 
-    async def beat(self, me: Identity) -> None:
-        """Send a heartbeat; its answer renews the lease of a master.
+    async def beat(self, me: Identity) -> bool:
+        """Send a heartbeat, and return whether; its answer renews the lease of a master.
 
         Raises:
             RemoteError, TransportError: as `Controllers.heartbeat`.
         """
         state = self._log_state()
         if state is None or not self.is_answered:
-            return
+            return False
         asked_at_s, epoch = self._lease.now_s(), self._epoch
         header = BrokerHeartbeatRequestHeader(
             me.cluster,
@@ -105,14 +122,52 @@ class Confirmation:
             self._config.broker_election_priority,
         )
         known = await self._controllers.heartbeat(header)
+        self.failsafe.learn_epoch(known.master_epoch or 0)
         if self._broker is None:
-            return
+            return True
         if known.master_epoch is not None and known.master_epoch != epoch:
             self._ask_role()  # there is another master, which confirms nothing for this one
         elif self._is_master and self._epoch == epoch:
             self._lease.renew(asked_at_s)
+            if asked_at_s >= self._members_asked_at_s:
+                self._set_failsafe(is_active=False)
             if self._lease.is_held:
                 self._broker.unfence()
+        return True
+
+    async def ask_members(self, me: Identity) -> None:
+        """Let the members confirm a master that no controller confirms; called at intervals."""
+        broker, epoch = self._broker, self._epoch
+        if broker is None or not self._is_master:
+            return
+        if not self.failsafe.is_needed(epoch, self._lease.left_s):
+            return
+        asked_at_s, asked = self._lease.now_s(), broker.possible_members()
+        is_confirmed = await self.failsafe.is_confirmed(me, epoch, asked)
+        if broker is not self._broker or not is_confirmed:
+            return
+        is_needed = self.failsafe.is_needed(epoch, self._lease.left_s)
+        if is_needed and broker.possible_members() <= asked:
+            self._lease.renew(asked_at_s)
+            if self._lease.is_held:
+                self._members_asked_at_s = asked_at_s
+                self._set_failsafe(is_active=True)
+                broker.unfence()
+
+    def may_propose(self) -> bool:
+        """Return whether the master may propose in-sync sets: not one which members confirm."""
+        return not self._is_failsafe
+
+    def _set_failsafe(self, *, is_active: bool) -> None:
+        """Note whether members confirm the master; the broker is running."""
+        if is_active == self._is_failsafe:
+            return
+        self._is_failsafe = is_active
+        if self._broker is not None:
+            self._broker.note_failsafe(is_active=is_active)
+            event = "failsafe.entered" if is_active else "failsafe.left"
+            members = sorted(self._broker.possible_members())
+            log.warning("%s epoch=%d members=%s", event, self._epoch, members)
 
     async def hand_over(self, me: Identity, silent: frozenset[int], needed: int) -> None:
         """Let another replica be elected, if one can serve.
@@ -156,5 +211,6 @@ class Confirmation:
         """Fence the master: another one may be elected soon."""
         if self._broker is not None and self._is_master:
             self.is_answered = False
+            self._set_failsafe(is_active=False)
             log.warning("controller.lease_ended epoch=%d", self._epoch)
             self._broker.fence("no controller has confirmed the master within its lease")

@@ -38,6 +38,10 @@ class ControllerModeConfig:
     controller_lease_ms: int = 2 * _SECOND_MS
     """How long a master serves after the controller has confirmed it; counted from before the
     request left. RocketMQ's masters have no such limit."""
+    controller_failsafe: bool = False
+    """Whether a master serves on while no controller answers, as long as every member of its
+    in-sync set confirms it. To be set at all replicas. Before an unclean election, the old master
+    must be stopped."""
     sync_broker_metadata_period_ms: int = field(
         default=1 * _SECOND_MS, metadata={"key": "syncBrokerMetadataPeriod"}
     )

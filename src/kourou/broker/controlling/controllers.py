@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from kourou.broker.replication.controlled_role import InSyncSet
+from kourou.broker.replication.controlled_role import InSyncSet, MasterClaim
 from kourou.errors import (
     ConnectFailedError,
     KourouError,
@@ -48,6 +48,12 @@ from kourou.protocol.topic_table import (
 )
 from kourou.remoting.pool import ConnectionPool
 
+_UNKNOWN_CODES: Final = frozenset(
+    {
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+    }
+)
 _TIMEOUT_S: Final = 3.0
 _HEARTBEAT_TIMEOUT_S: Final = 1.0
 
@@ -105,6 +111,10 @@ class Controllers:
         self._now_ms = now_ms
         self.leader = ""
         """Address of the controller that leads, as far as known; empty if not."""
+        self.is_registered = False
+        """Whether the leading controller knows this broker, as far as known."""
+        self.on_answered: Callable[[], None] = lambda: None
+        """Called when a leading controller has answered."""
 
     async def next_broker_id(self, cluster: str, broker_name: str) -> int:
         """Return the id for which a new replica may apply."""
@@ -130,6 +140,19 @@ class Controllers:
         return _replicas(
             found.master_broker_id, found.master_address, found.master_epoch, answer.body
         )
+
+    async def own_set(self, identity: Identity, address: str) -> ReplicaSet:
+        """Return the replicas of this broker; register it before, as `register`, once."""
+        try:
+            if self.is_registered:
+                return await self.replicas(identity.broker_name)
+            found = await self.register(identity, address)
+        except RemoteError as error:
+            if error.code in _UNKNOWN_CODES:
+                self.is_registered = False
+            raise
+        self.is_registered = True
+        return found
 
     async def replicas(self, broker_name: str) -> ReplicaSet:
         """Return the replicas of a broker name."""
@@ -231,6 +254,19 @@ class Controllers:
             raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, text)
         return RegisterBrokerResponseHeader(found.master_ha_address, address)
 
+    async def ask_member(self, address: str, claim: MasterClaim, timeout_s: float) -> bool:
+        """Return whether a member of the in-sync set confirms this broker as its master."""
+        header = ExchangeHAInfoRequestHeader(
+            kourou_failsafe_epoch=claim.epoch,
+            kourou_failsafe_member=claim.member,
+            kourou_failsafe_ms=claim.promise_ms,
+        )
+        command = request(RequestCode.EXCHANGE_BROKER_HA_INFO, header)
+        answer = await self._pool.request(address, command, timeout_s)
+        raise_for_response(answer)
+        found = answer.header(ExchangeHAInfoResponseHeader)
+        return found.kourou_failsafe_epoch == claim.epoch
+
     async def _ask(self, command: Callable[[], RemotingCommand]) -> RemotingCommand:
         """Send a request to the leading controller; once more if that does not lead any more."""
         try:
@@ -257,6 +293,8 @@ class Controllers:
     def _check(self, answer: RemotingCommand) -> None:
         if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
             self.leader = ""
+        else:
+            self.on_answered()
         raise_for_response(answer)
 
     async def _leading(self) -> str:

@@ -29,15 +29,26 @@ class Lease:
         """Whether the lease has not ended."""
         return self._ends_at_s > self.now_s()
 
+    @property
+    def left_s(self) -> float:
+        """The time until its end; negative after it."""
+        return self._ends_at_s - self.now_s()
+
     def renew(self, asked_at_s: float) -> None:
         """Hold the lease for its duration, counted from before the question was sent.
 
-        An answer that comes later than that renews nothing.
+        An answer that comes later than that renews nothing, nor does one to an older question.
         """
-        if asked_at_s + self._duration_s > self.now_s():
+        ends_at_s = asked_at_s + self._duration_s
+        if ends_at_s > self.now_s():
             self.cancel()
-            self._ends_at_s = asked_at_s + self._duration_s
+            self._ends_at_s = max(self._ends_at_s, ends_at_s)
             self._check()
+
+    def give_up(self) -> None:
+        """End the lease without a report."""
+        self.cancel()
+        self._ends_at_s = -math.inf
 
     def cancel(self) -> None:
         """Wait for the end no more."""
@@ -46,7 +57,7 @@ class Lease:
             self._timer = None
 
     def _check(self) -> None:
-        left_s = self._ends_at_s - self.now_s()
+        left_s = self.left_s
         self._timer = None
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check)

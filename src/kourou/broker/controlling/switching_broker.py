@@ -38,7 +38,7 @@ from kourou.broker.controlling.role_decisions import (
 from kourou.broker.periodic_tasks import wait_woken
 from kourou.broker.replication.acknowledged import Acknowledged, note_start
 from kourou.broker.replication.controlled_replica import ControlledReplica
-from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet
+from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet, MasterClaim
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker, FlusherFactory
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import Disk
@@ -64,12 +64,8 @@ log = logging.getLogger(__name__)
 
 NO_MASTER: Final = 0
 """`ControlledRole.master_id` of a replica that knows no master; ids begin at 1."""
-_UNKNOWN_CODES: Final = frozenset(
-    {
-        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
-    }
-)
+_ASKED_PER_LEASE: Final = 8
+"""How often within its lease a master asks the members of its set, while no controller answers."""
 
 
 class SwitchingBroker:
@@ -107,11 +103,15 @@ class SwitchingBroker:
         self._role: ControlledRole | None = None
         self._broker: Broker | None = None
         self._is_namesrv_local = False
-        self._is_registered = False
         self._poll_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._confirmation = Confirmation(
-            config.controller, self._controllers, self._address, self.ask_role
+            config.controller,
+            self._controllers,
+            self._address,
+            disk,
+            runtime.offload,
+            self.ask_role,
         )
         self._handover: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -185,6 +185,7 @@ class SwitchingBroker:
         """
         self._is_namesrv_local = is_namesrv_local
         self._note_start()
+        self._confirmation.failsafe.start()
         await self.obtain_id()
         await self._begin(None, progress, first_registration_ms)
         self._tasks = [
@@ -193,6 +194,9 @@ class SwitchingBroker:
                 self._repeat(self._beat, self._wait_beat), name="heartbeats to controllers"
             ),
         ]
+        if self._config.controller.controller_failsafe:
+            asking = self._repeat(self._ask_members, self._wait_ask)
+            self._tasks.append(asyncio.create_task(asking, name="ask members"))
         return self._current.address
 
     def _note_start(self) -> None:
@@ -324,12 +328,13 @@ class SwitchingBroker:
 
     # Questions to the controllers
 
-    async def _poll(self) -> None:
-        """Ask who is master, and do what follows from the answer."""
+    async def _poll(self) -> bool:
+        """Ask who is master, and do what follows from the answer; return True."""
         await self._repair()
         asked_at_s, lease_from_s = self._loop.time(), self._confirmation.now_s()
-        found = await self._ask()
+        found = await self._controllers.own_set(self._me, self._address)
         self._confirmation.is_answered = True
+        self._confirmation.failsafe.learn_epoch(found.master_epoch)
         self._others = found.in_sync.members - {self._me.broker_id}
         await self._compare_mark(found)
         decision = self._decide(found)
@@ -345,6 +350,9 @@ class SwitchingBroker:
             self._current.adopt_in_sync(found.in_sync, asked_at_s)
             await self._report_newer_set(found)
         await self._learn_master(found)
+        is_master = self._role is not None and self._role.is_master
+        await self._confirmation.failsafe.update(self._me, is_master=is_master)
+        return True
 
     async def _report_newer_set(self, found: ReplicaSet) -> None:
         """Let the controller see that its state lacks a set which it had confirmed.
@@ -407,8 +415,12 @@ class SwitchingBroker:
             await self._runtime.offload(acknowledged.rejoin, stored, self._replica.epochs.epochs)
 
     def _must_not_lead(self, found: ReplicaSet) -> bool:
-        """Return whether an answer names this replica as master, which lacks something."""
-        return found.master_id == self._me.broker_id and self._lacks_acknowledged
+        """Return whether this replica, which an answer names as master, must not become it.
+
+        It lacks something, or has promised not to.
+        """
+        is_free = self._confirmation.failsafe.may_lead and not self._lacks_acknowledged
+        return found.master_id == self._me.broker_id and not is_free
 
     @property
     def _lacks_acknowledged(self) -> bool:
@@ -425,6 +437,7 @@ class SwitchingBroker:
             self._is_silent = error.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
             raise
         self._is_silent = False
+        self._confirmation.failsafe.learn_epoch(found.master_epoch)
         return found
 
     async def _learn_master(self, found: ReplicaSet) -> None:
@@ -438,18 +451,6 @@ class SwitchingBroker:
             self._current.components.learn_master(addresses)
             self._learned = learned
 
-    async def _ask(self) -> ReplicaSet:
-        try:
-            if self._is_registered:
-                return await self._controllers.replicas(self._me.broker_name)
-            found = await self._controllers.register(self._me, self._address)
-        except RemoteError as error:
-            if error.code in _UNKNOWN_CODES:
-                self._is_registered = False
-            raise
-        self._is_registered = True
-        return found
-
     def _role_of(self, found: ReplicaSet) -> ControlledRole:
         assert found.master_id is not None, "the caller has checked it"
         return ControlledRole(
@@ -462,6 +463,18 @@ class SwitchingBroker:
             raise TransportError("the broker is changing its role, and asks nothing meanwhile")
         epoch = self._current.in_sync().epoch
         return await self._controllers.propose(self._me, self._role.master_epoch, members, epoch)
+
+    def may_propose(self) -> bool:
+        """Return whether the members do not confirm the master; see `ControllerPort`."""
+        return self._confirmation.may_propose()
+
+    async def confirm_master(self, claim: MasterClaim) -> bool:
+        """Answer a master of which this broker is a member; see `ControllerPort`."""
+        return await self._confirmation.failsafe.confirm(self._me, claim)
+
+    async def _ask_members(self) -> bool:
+        await self._confirmation.ask_members(self._me)
+        return False
 
     def ask_role(self) -> None:
         """Ask the controllers soon who is master."""
@@ -479,13 +492,12 @@ class SwitchingBroker:
             self._on_failure(error)
         self._poll_due.set()
 
-    async def _beat(self) -> None:
-        """Send a heartbeat, unless another replica should be elected."""
-        if not self._is_registered or self._is_silent:
-            return
+    async def _beat(self) -> bool:
+        """Send a heartbeat, unless another replica should be elected; return whether."""
+        if not self._controllers.is_registered or self._is_silent:
+            return False
         is_fit = self._broker is None or not (self._lacks_acknowledged or self._check_fitness())
-        if is_fit:
-            await self._confirmation.beat(self._me)
+        return is_fit and await self._confirmation.beat(self._me)
 
     def _check_fitness(self) -> str:
         """Return why other members of the in-sync set should be elected; empty if not."""
@@ -498,18 +510,22 @@ class SwitchingBroker:
     # Loops
 
     async def _repeat(
-        self, step: Callable[[], Awaitable[None]], wait: Callable[[], Awaitable[None]]
+        self, step: Callable[[], Awaitable[bool]], wait: Callable[[], Awaitable[None]]
     ) -> None:
-        """Run a step again and again; a failure is logged once."""
+        """Run a step again and again; a failure is logged once.
+
+        Args:
+            step: returns whether a controller has answered.
+            wait: is called after each step.
+        """
         while True:
             try:
-                await step()
+                if await step():
+                    self._last_failure = ""
             except Exception as error:  # the broker must not stop to ask for its role
                 self._on_failure(error)
                 if not isinstance(error, KourouError | OSError):
                     log.exception("controller.step_failed")
-            else:
-                self._last_failure = ""
             await wait()
 
     async def _wait_poll(self) -> None:
@@ -517,6 +533,9 @@ class SwitchingBroker:
 
     async def _wait_beat(self) -> None:
         await asyncio.sleep(self._config.controller.controller_heartbeat_interval_ms / 1000)
+
+    async def _wait_ask(self) -> None:
+        await asyncio.sleep(self._config.controller.controller_lease_ms / 1000 / _ASKED_PER_LEASE)
 
     def _on_failure(self, error: Exception) -> None:
         if str(error) != self._last_failure:

@@ -11,6 +11,8 @@ A broker runs with one role. After a change of the role the caller stops it, and
     Broker.adopt_in_sync              -->  takes a newer confirmed set
     Broker.truncation_needed          <--  a slave's log has an end that its master lacks
     Broker.fence, Broker.unfence      -->  refuses changes while the lease is not confirmed
+    ControllerPort.confirm_master     <--  a master asks whether it may go on without controllers
+    ControllerPort.may_propose        <--  not while the members confirm the master
 """
 
 from __future__ import annotations
@@ -61,6 +63,25 @@ class ControlledRole:
         return self.broker_id == self.master_id
 
 
+class MasterClaim(NamedTuple):
+    """The question of a master whether a member of its in-sync set confirms it.
+
+    Attributes:
+        member: the member that is asked, see `member_name`.
+        epoch: of the master.
+        promise_ms: for how long the member must not become master if it confirms.
+    """
+
+    member: str
+    epoch: int
+    promise_ms: int
+
+
+def member_name(broker_name: str, broker_id: int) -> str:
+    """Return the text by which a `MasterClaim` names a member."""
+    return f"{broker_name}#{broker_id}"
+
+
 class ControllerPort(Protocol):
     """The requests to the controller that replication needs."""
 
@@ -84,6 +105,16 @@ class ControllerPort(Protocol):
         Args:
             silent: broker ids of the members that report nothing.
             needed: number of replicas, the new master included, that must be alive beside this one.
+        """
+
+    def may_propose(self) -> bool:
+        """Return whether other in-sync sets may be proposed now."""
+
+    async def confirm_master(self, claim: MasterClaim) -> bool:
+        """Return whether this broker, as a member of the set, confirms a master.
+
+        Raises:
+            OSError: the promise cannot be stored.
         """
 
     def ask_role(self) -> None:

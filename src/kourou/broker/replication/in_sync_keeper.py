@@ -60,6 +60,7 @@ class InSyncKeeper:
         broker_id: of the master.
         epochs: of its log.
         followers: the slaves.
+        is_failsafe: whether members confirm the master, because no controller answers.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class InSyncKeeper:
         self._is_forming = True
         self._forms_until_s = self._loop.time() + _FORMING_S
         self._fence_reason = ""
+        self.is_failsafe = False
         self._propose_from_s = 0.0  # not before, after a proposal that failed
         self._failure = ""
         self._task: asyncio.Task[None] | None = None
@@ -130,6 +132,11 @@ class InSyncKeeper:
             self._changed()
         if self.in_sync != before:
             self._log_set()
+
+    @property
+    def union(self) -> frozenset[int]:
+        """The members of all sets that the controller may have stored."""
+        return self._decisions.union
 
     def fence(self, reason: str) -> None:
         """Acknowledge nothing, and refuse all puts with `reason`, until `unfence`."""
@@ -289,6 +296,8 @@ class InSyncKeeper:
             return
         end, now_s, members = self._commit.stored_position, self._loop.time(), self.in_sync.members
         if now_s < self._propose_from_s or self._commit.is_read_only:
+            return
+        if not self._port.may_propose():
             return
         close = self.followers.joining(self._epoch_start, end, now_s) - members
         confirmed = self.confirm_position

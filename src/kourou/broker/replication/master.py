@@ -131,7 +131,8 @@ class ReplicationMaster:
             for slave in self.slaves
         )
         in_sync = sum(connection.in_sync for connection in connections)
-        return HARuntimeInfo(True, end, in_sync, connections)
+        is_failsafe = self.keeper is not None and self.keeper.is_failsafe
+        return HARuntimeInfo(True, end, in_sync, connections, kourou_failsafe=is_failsafe or None)
 
     def _is_in_sync(self, slave: MasterConnection, end: int) -> bool:
         if self.keeper is not None:
