@@ -135,11 +135,20 @@ def test_deposed_master_that_does_not_know_it_is_a_problem() -> None:
 def test_master_reports_its_log_and_a_slave_its_connection() -> None:
     client = HAClientRuntimeInfo(max_offset=5, last_read_timestamp=1)
 
-    assert with_status(MASTER, HARuntimeInfo(True, 7)).log_end == 7
+    assert with_status(MASTER, HARuntimeInfo(True, 7)) == replace(MASTER, log_end=7)
     slave = with_status(
         replace(SLAVE, is_connected=False), HARuntimeInfo(ha_client_runtime_info=client)
     )
     assert (slave.log_end, slave.is_connected) == (5, True)
+
+
+def test_master_that_members_confirm_is_shown() -> None:
+    master = with_status(MASTER, HARuntimeInfo(True, 7, kourou_failsafe=True))
+    lost = ControlledSet(controllers="h:9", problem="no controller leads")
+    servers, (one,) = judge([master, SLAVE], {"a": lost})
+
+    assert servers[0].failsafe
+    assert one.problem == "failsafe, the members confirm the master: no controller leads"
 
 
 def test_directory_without_a_cluster_is_refused(tmp_path: Path, command: Command) -> None:

@@ -40,7 +40,8 @@ RocketMQ's.
 
 LOG END and LAG are in bytes of the log; LAG is what a slave does not have yet. COPIES are live
 brokers of a set, MINIMUM is the number that its sends wait for. Where controllers elect the
-masters, COPIES are the live members of the in-sync set, EPOCH is that of the master.
+masters, COPIES are the live members of the in-sync set, EPOCH is that of the master. STATE is
+failsafe while the members of its set confirm a master, because no controller answers.
 
 \b
 Examples:
@@ -55,6 +56,7 @@ _DOWN: Final = "down"
 _DISCONNECTED: Final = "not connected to its master"
 _NOT_IN_SYNC: Final = "not in sync"
 _DEPOSED: Final = "another replica is master"
+_FAILSAFE: Final = "failsafe"
 _TOO_FEW: Final = "too few copies: sends are not acknowledged"
 
 
@@ -74,6 +76,7 @@ class Server:
         minimum: number of copies that sends to a master wait for; None if it is not known.
         is_connected: whether a slave receives from its master.
         controllers: the controllers that decide its role; empty without.
+        failsafe: whether the members of its set confirm a master, because no controller answers.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Server:
     minimum: int | None = None
     is_connected: bool = False
     controllers: str = ""
+    failsafe: bool = False
     problem: str = ""
 
 
@@ -268,7 +272,8 @@ def _minimum(config: Mapping[str, str]) -> int:
 def with_status(server: Server, status: HARuntimeInfo) -> Server:
     """Return the server with its state of replication."""
     if server.role == Role.MASTER.value:
-        return replace(server, log_end=status.master_commit_log_max_offset)
+        end, is_failsafe = status.master_commit_log_max_offset, bool(status.kourou_failsafe)
+        return replace(server, log_end=end, failsafe=is_failsafe)
     client = status.ha_client_runtime_info
     return replace(server, log_end=client.max_offset, is_connected=client.last_read_timestamp > 0)
 
@@ -337,6 +342,8 @@ def _judge_controlled(name: str, servers: Sequence[Server], found: ControlledSet
     minimum = max((one.minimum or 1 for one in servers if one.name == name), default=1)
     copies, master = len(found.live_in_sync_ids), found.master
     problem = found.problem
+    if problem and any(one.failsafe for one in servers if one.name == name):
+        problem = f"{_FAILSAFE}, the members confirm the master: {problem}"
     if not problem and master is None:
         problem = NO_MASTER
     elif not problem and copies < minimum:
@@ -376,7 +383,7 @@ def _print(servers: Sequence[Server], sets: Sequence[BrokerSet]) -> None:
                 *((None if one.epoch is None else str(one.epoch),) if is_controlled else ()),
                 one.log_end,
                 one.lag,
-                one.problem or "ok",
+                one.problem or (_FAILSAFE if one.failsafe else "ok"),
             )
             for one in servers
         ],

@@ -17,6 +17,7 @@ from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet,
 from kourou.client.administration.admin import AdminClient
 from kourou.client.send_receipt import SendStatus
 from kourou.errors import ConnectionLostError, KourouError
+from kourou.metrics import Sample
 from kourou.model.message import Message
 from kourou.protocol.controller.headers import ReplicaIdentity, ReplicasInfo
 from kourou.protocol.topic_table import (
@@ -88,6 +89,18 @@ async def is_in_failsafe(cluster: ControlledCluster) -> bool | None:
         return (await admin.ha_status(f"127.0.0.1:{10911 + 10 * index}")).kourou_failsafe
 
 
+async def metric(cluster: ControlledCluster) -> float:
+    """Return the value of the metric of the master."""
+    broker = cluster.brokers[cluster.master() or 0]
+    assert broker is not None
+    for family in await broker.metrics():
+        if family.name == "rocketmq_broker_failsafe":
+            (sample,) = family.samples
+            assert isinstance(sample, Sample)
+            return sample.value
+    raise AssertionError("the metric is missing")
+
+
 def test_master_serves_without_controllers_while_all_members_confirm_it() -> None:
     async def test(cluster: ControlledCluster) -> None:
         master = cluster.master()
@@ -97,10 +110,12 @@ def test_master_serves_without_controllers_while_all_members_confirm_it() -> Non
             assert not fence_reason(cluster)
         assert await send(cluster)
         assert await is_in_failsafe(cluster)
+        assert await metric(cluster) == 1
         await cluster.start_controller()
         await asyncio.sleep(8)
         assert (cluster.master(), fence_reason(cluster)) == (master, "")
         assert not await is_in_failsafe(cluster)
+        assert await metric(cluster) == 0
         assert await send(cluster)
 
     run(test)

@@ -5,7 +5,8 @@ take half a second in all. The results are frozen and may be passed to other thr
 series is bounded by what `BrokerStats` holds: topics, groups and their queues.
 
 Java's rocketmq_rpc_latency is missing: it would cost each request more than it is worth.
-rocketmq_storage_index_behind_bytes does not exist in Java, where indexing is part of the dispatch.
+rocketmq_storage_index_behind_bytes does not exist in Java, where indexing is part of the dispatch,
+nor does rocketmq_broker_failsafe.
 
 Source: BrokerMetricsManager.java, DefaultStoreMetricsManager.java, ConsumerLagCalculator.java,
 apache/rocketmq 5.5.0.
@@ -73,7 +74,16 @@ async def read_metrics(components: Components) -> list[Family]:
         *pop_families(components.popping, components.context.config, base),
         *timer_families(components.timers, base),
         *transaction_families(components.transactions.counts, base),
+        *_failsafe(components, base),
     ]  # fmt: skip
+
+
+def _failsafe(components: Components, base: _Labels) -> list[Family]:
+    keeper = components.keeper
+    if keeper is None:
+        return []
+    text = "1 while members of the in-sync set confirm the master, because no controller answers."
+    return [_gauge("broker_failsafe", text, base, [({}, int(keeper.is_failsafe))])]
 
 
 async def _with_pauses(rows: Iterable[T]) -> AsyncIterator[T]:
