@@ -147,7 +147,7 @@ def test_master_that_members_confirm_is_shown() -> None:
     lost = ControlledSet(controllers="h:9", problem="no controller leads")
     servers, (one,) = judge([master, SLAVE], {"a": lost})
 
-    assert servers[0].failsafe
+    assert (servers[0].failsafe, servers[1].problem) == (True, "")
     assert one.problem == "failsafe, the members confirm the master: no controller leads"
 
 

@@ -320,8 +320,8 @@ def _judge_slave(slave: Server, master: Server | None, found: ControlledSet | No
     if master is not None and master.log_end is not None and slave.log_end is not None:
         lag = max(0, master.log_end - slave.log_end)
     problem = "" if slave.is_connected else _DISCONNECTED
-    if not problem and found is not None and slave.id not in found.in_sync_ids:
-        problem = _NOT_IN_SYNC
+    if found is not None and found.info is not None and slave.id not in found.in_sync_ids:
+        problem = problem or _NOT_IN_SYNC
     return replace(slave, lag=lag, problem=problem)
 
 

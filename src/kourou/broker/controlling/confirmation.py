@@ -165,9 +165,11 @@ class Confirmation:
         self._is_failsafe = is_active
         if self._broker is not None:
             self._broker.note_failsafe(is_active=is_active)
-            event = "failsafe.entered" if is_active else "failsafe.left"
             members = sorted(self._broker.possible_members())
-            log.warning("%s epoch=%d members=%s", event, self._epoch, members)
+            if is_active:
+                log.warning("failsafe.entered epoch=%d members=%s", self._epoch, members)
+            else:
+                log.warning("failsafe.left epoch=%d members=%s", self._epoch, members)
 
     async def hand_over(self, me: Identity, silent: frozenset[int], needed: int) -> None:
         """Let another replica be elected, if one can serve.
