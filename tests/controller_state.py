@@ -1,12 +1,13 @@
 """Contract of the states of controllers: functions that run on each implementation.
 
 `ALONE` holds for every state, `SHARED` for states that several controllers share. Each function
-gets a function that opens the state for one more controller.
+gets a function that opens the state for one more controller; those of etcd alone get that, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
@@ -14,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from kourou.controller.broker_set import BrokerSet
+from kourou.controller.etcd_gateway import Etcd
 from kourou.controller.state_store import Member, StateStore, Stored
 from kourou.errors import NotLeadingError
 from tests.controller_sets import NAME, broker_set
@@ -129,6 +131,27 @@ async def only_one_controller_leads(open_state: Open) -> None:
     assert second.leads()
     assert list(term.sets) == [NAME]
     await second.close()
+
+
+async def a_leader_key_with_another_lease_is_not_its_own(open_state: Open, etcd: Etcd) -> None:
+    """Give the leader key, created by the same revision, to another controller's lease."""
+    store = open_state()
+    stored = await create(store)
+    key = base64.b64encode(b"/kourou/leader").decode()
+    (before,) = (await etcd.call("kv/range", {"key": key}))["kvs"]
+    lease = (await etcd.call("lease/grant", {"TTL": "60"}))["ID"]
+    await etcd.call("kv/put", {"key": key, "value": before["value"], "lease": lease})
+    (after,) = (await etcd.call("kv/range", {"key": key}))["kvs"]
+    assert after["create_revision"] == before["create_revision"]
+    with pytest.raises(NotLeadingError):
+        await store.write(NAME, broker_set(1, 2), stored.version)
+    assert not store.leads()
+    await store.close()
+    await etcd.call("lease/revoke", {"ID": lease})
+
+    store = open_state()
+    assert dict((await store.campaign(FIRST)).sets) == {NAME: stored}
+    await store.close()
 
 
 async def a_term_begins_with_the_longest_lease_of_earlier_ones(open_state: Open) -> None:

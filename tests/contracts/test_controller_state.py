@@ -14,7 +14,12 @@ from kourou.testing.disk import SimDisk
 from kourou.testing.etcd import SimulatedEtcd
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import call_directly
-from tests.controller_state import ALONE, SHARED, Contract
+from tests.controller_state import (
+    ALONE,
+    SHARED,
+    Contract,
+    a_leader_key_with_another_lease_is_not_its_own,
+)
 
 
 def name_of(contract: Contract) -> str:
@@ -42,5 +47,17 @@ def test_simulated_etcd(contract: Contract) -> None:
             return EtcdStore(etcd, "/kourou", ttl_s=2, lease_ms=3000, now_ms=steady_ms)
 
         await contract(open_state)
+
+    run_virtual(test())
+
+
+def test_lease_of_the_leader_key_in_simulated_etcd() -> None:
+    async def test() -> None:
+        etcd = SimulatedEtcd(asyncio.get_running_loop().time)
+
+        def open_state() -> StateStore:
+            return EtcdStore(etcd, "/kourou", ttl_s=2, lease_ms=3000, now_ms=steady_ms)
+
+        await a_leader_key_with_another_lease_is_not_its_own(open_state, etcd)
 
     run_virtual(test())

@@ -24,7 +24,11 @@ from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.testing.process import Serving
-from tests.controller_state import SHARED, Contract
+from tests.controller_state import (
+    SHARED,
+    Contract,
+    a_leader_key_with_another_lease_is_not_its_own,
+)
 from tests.interop.etcd_server import PATIENCE_S, Etcd
 
 CONTROLLERS = 3
@@ -47,6 +51,19 @@ def test_state_in_etcd(contract: Contract, etcd: Etcd) -> None:
             return EtcdStore(gateway, "/kourou", ttl_s=2, lease_ms=3000, now_ms=lease_clock_ms)
 
         await contract(open_state)
+        gateway.close()
+
+    asyncio.run(test())
+
+
+def test_lease_of_the_leader_key(etcd: Etcd) -> None:
+    async def test() -> None:
+        gateway = EtcdGateway(EtcdConfig(etcd=(etcd.url,)), Runtime.system().offload)
+
+        def open_state() -> StateStore:
+            return EtcdStore(gateway, "/kourou", ttl_s=2, lease_ms=3000, now_ms=lease_clock_ms)
+
+        await a_leader_key_with_another_lease_is_not_its_own(open_state, gateway)
         gateway.close()
 
     asyncio.run(test())

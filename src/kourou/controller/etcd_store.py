@@ -6,8 +6,8 @@
     PREFIX/members/ID    a running controller, attached to its etcd lease
 
 A controller leads while it has created PREFIX/leader and its lease lives. Each write is one
-transaction that compares the creation of that key and the version of the set. Heartbeats of
-brokers are never written.
+transaction that compares the creation and the lease of that key, and the version of the set.
+Heartbeats of brokers are never written.
 
 This controller counts its lease from before each renewal left, and takes a tenth less than etcd
 does, so that it stops leading before etcd lets another one lead.
@@ -224,7 +224,7 @@ class EtcdStore:
             value = json.dumps({"id": known.identity, "leaseMs": lease_ms}).encode()
             change = _put(self._key("cluster"), value)
             answer = await self._etcd.call(
-                "kv/txn", {"compare": [self._still_leads()], "success": [change]}
+                "kv/txn", {"compare": self._still_leads(), "success": [change]}
             )
             if not answer.get("succeeded"):
                 raise EtcdError("another controller leads already")
@@ -249,20 +249,20 @@ class EtcdStore:
     async def write(self, name: str, broker_set: BrokerSet | None, version: int) -> WriteResult:
         if not self.leads():
             raise NotLeadingError(ResponseCode.CONTROLLER_NOT_LEADER, "not the leading controller")
-        key, leader = self._key(f"sets/{name}"), self._key("leader")
+        key = self._key(f"sets/{name}")
         change: dict[str, Any] = {"request_delete_range": {"key": _b64(key)}}
         if broker_set is not None:
             change = _put(key, encode_broker_set(broker_set))
         modified = {"target": "MOD", "key": _b64(key), "mod_revision": str(version)}
         request = {
-            "compare": [self._still_leads(), {"result": "EQUAL", **modified}],
+            "compare": [*self._still_leads(), {"result": "EQUAL", **modified}],
             "success": [change],
             "failure": [
-                {"request_range": {"key": _b64(leader)}},
+                {"request_range": {"key": _b64(self._key("leader"))}},
                 {"request_range": {"key": _b64(key)}},
             ],
         }
-        leader_revision = self._leader_revision
+        leader = self._leader_revision, self._lease_id
         try:
             answer = await self._etcd.call("kv/txn", request)
         except EtcdError as error:
@@ -275,14 +275,19 @@ class EtcdStore:
                 is_written=True, stored=Stored(broker_set, int(answer["header"]["revision"]))
             )
         found_leader, found = (one["response_range"].get("kvs", []) for one in answer["responses"])
-        if not found_leader or found_leader[0]["create_revision"] != leader_revision:
+        if not found_leader or _leadership(found_leader[0]) != leader:
             self._depose()
             raise NotLeadingError(ResponseCode.CONTROLLER_NOT_LEADER, "another controller leads")
         return WriteResult(is_written=False, stored=_stored(found[0]) if found else None)
 
-    def _still_leads(self) -> Json:
-        """Return the comparison that fails when another controller leads."""
-        return _created(self._key("leader"), self._leader_revision)
+    def _still_leads(self) -> list[Json]:
+        """Return the comparisons of which one fails when another controller leads.
+
+        An etcd that was restored may give the key of another controller the same revision.
+        """
+        key = self._key("leader")
+        lease = {"target": "LEASE", "result": "EQUAL", "key": _b64(key), "lease": self._lease_id}
+        return [_created(key, self._leader_revision), lease]
 
     # Calls
 
@@ -329,6 +334,11 @@ def _created(key: str, revision: str) -> Json:
     return {
         "target": "CREATE", "result": "EQUAL", "key": _b64(key), "create_revision": revision,
     }  # fmt: skip
+
+
+def _leadership(found: Json) -> tuple[str, str | None]:
+    """Return the revision that created a leader key, and its lease."""
+    return found["create_revision"], found.get("lease")
 
 
 def _encode(member: Member) -> bytes:

@@ -180,6 +180,8 @@ class SimulatedEtcd:
         one = self._data.keys.get(base64.b64decode(body["key"]))
         if body["target"] == "CREATE":
             return int(body["create_revision"]) == (0 if one is None else one.created)
+        if body["target"] == "LEASE":  # etcd compares the one of a key that does not exist as 0
+            return str(body["lease"]) == ("0" if one is None else one.lease)
         return int(body["mod_revision"]) == (0 if one is None else one.modified)
 
 
