@@ -30,7 +30,8 @@ and clients follow within a second. See also `kourou cluster move`.
 With --unclean, a replica that is not in sync becomes master, if no replica
 in sync is alive and none will return: ACKNOWLEDGED MESSAGES ARE LOST. The
 command first shows how many bytes of the log, as far as that is known, and
-asks. Replicas with a longer log are truncated when they return.
+asks. Replicas with a longer log are truncated when they return. Stop the
+old master before: with failsafe it would serve on beside the new one.
 
 \b
 Examples:

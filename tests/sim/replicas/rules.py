@@ -442,7 +442,6 @@ RULES: Final = {
     rule.name: rule
     for rule in (
         Rule("lease", _no_lease, "missing member"),
-        Rule("a new controller waits for leases", _impatient_controllers, covered_by=()),
         Rule("only the controller shrinks the set", _shrink_alone, "shrink unanswered"),
         Rule("only replicas in sync are elected", _unclean_elections, "replica out of sync"),
         Rule("all members have an acknowledged message", _some_copies, "replica behind"),
@@ -515,5 +514,6 @@ RULES: Final = {
             "former master without controllers",
         ),
         Rule("members in doubt confirm", _confirmed_members, "join and silence"),
+        Rule("a new controller waits for leases", _impatient_controllers),
     )
 }
