@@ -1,4 +1,7 @@
-"""Brokers in processes of their own: a lost master is replaced, and nothing is lost."""
+"""Brokers in processes of their own: a lost master is replaced, and nothing is lost.
+
+With failsafe a master serves on while its controller is stopped.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,10 @@ from tests.held_ports import held_ports
 REPLICAS: Final = 3
 TOPIC: Final = "T"
 CYCLES: Final = int(os.environ.get("KOUROU_CRASH_CYCLES", "1"))
-LOSSES: Final = ("killed", "stopped") if CYCLES > 1 else ("killed",)
+LOSSES: Final = ("killed", "stopped", "controller") if CYCLES > 1 else ("killed",)
 """A short run leaves out what virtual time shows too; `make soak` does not."""
+OUTAGE_S: Final = 8.0
+"""Time without a controller: a master without failsafe is fenced after 2 s."""
 WAIT_S: Final = 60
 """Limit of each wait; a new master serves some seconds after the loss of the old one."""
 
@@ -38,19 +43,21 @@ pytestmark = pytest.mark.slow
 class ReplicaProcesses:
     """A name server, a controller and the replicas of one broker."""
 
-    def __init__(self, directory: Path, ports: list[int]) -> None:
+    def __init__(self, directory: Path, ports: list[int], *, has_failsafe: bool) -> None:
+        self._has_failsafe = has_failsafe
         self.stores = [directory / f"store-{index}" for index in range(REPLICAS)]
         self._ports = ports
         self._namesrv = Serving.start_namesrv(directory / "namesrv")
         self.namesrv = self._namesrv.namesrv
-        self._controller = Serving.start_controller("--file", str(directory / "controller"))
+        self.controller = Serving.start_controller("--file", str(directory / "controller"))
         self.brokers = [self.start(index) for index in range(REPLICAS)]
 
     def start(self, index: int) -> Serving:
         port, ha_port = self._ports[2 * index : 2 * index + 2]
         environ = {
             "KOUROU_BROKER_ENABLE_CONTROLLER_MODE": "true",
-            "KOUROU_BROKER_CONTROLLER_ADDR": self._controller.controller,
+            "KOUROU_BROKER_CONTROLLER_ADDR": self.controller.controller,
+            "KOUROU_BROKER_CONTROLLER_FAILSAFE": str(self._has_failsafe),
             "KOUROU_BROKER_HA_LISTEN_PORT": str(ha_port),
         }
         return Serving.start(
@@ -69,7 +76,7 @@ class ReplicaProcesses:
                 await asyncio.sleep(0.1)
 
     def stop(self) -> list[int]:
-        processes = [*self.brokers, self._controller, self._namesrv]
+        processes = [*self.brokers, self.controller, self._namesrv]
         return [process.stop().code for process in processes]
 
 
@@ -117,6 +124,18 @@ def stored(store: Path) -> set[bytes]:
         disk.close()
 
 
+async def stop_controller(running: ReplicaProcesses, sends: Sends) -> None:
+    """Stop the controller for a while; the master must serve on."""
+    master = await running.master()
+    running.controller.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(OUTAGE_S)
+    try:
+        assert await sends.until_acknowledged(time.perf_counter()) < 1
+    finally:
+        running.controller.process.send_signal(signal.SIGCONT)
+    assert await running.master() == master
+
+
 async def lose_masters(running: ReplicaProcesses, loss: str) -> set[bytes]:
     """Lose one master after the other under load; return the acknowledged messages."""
     await running.master()
@@ -128,6 +147,9 @@ async def lose_masters(running: ReplicaProcesses, loss: str) -> set[bytes]:
     await sends.until_acknowledged(0)
     for _ in range(CYCLES):
         await asyncio.sleep(2)
+        if loss == "controller":
+            await stop_controller(running, sends)
+            continue
         index = await running.master()
         master = running.brokers[index]
         if loss == "killed":
@@ -149,7 +171,8 @@ async def lose_masters(running: ReplicaProcesses, loss: str) -> set[bytes]:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_acknowledged_messages_survive_the_loss_of_masters(tmp_path: Path, loss: str) -> None:
     with held_ports(2 * REPLICAS) as ports:
-        running = ReplicaProcesses(tmp_path, list(ports))
+        has_failsafe = loss == "controller"
+        running = ReplicaProcesses(tmp_path, list(ports), has_failsafe=has_failsafe)
         try:
             acknowledged = asyncio.run(lose_masters(running, loss))
         finally:

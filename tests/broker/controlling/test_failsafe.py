@@ -19,11 +19,14 @@ from kourou.client.send_receipt import SendStatus
 from kourou.errors import ConnectionLostError, KourouError
 from kourou.metrics import Sample
 from kourou.model.message import Message
+from kourou.protocol.brokers import ExchangeHAInfoRequestHeader, ExchangeHAInfoResponseHeader
+from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.controller.headers import ReplicaIdentity, ReplicasInfo
 from kourou.protocol.topic_table import (
     BrokerHeartbeatRequestHeader,
     BrokerHeartbeatResponseHeader,
 )
+from kourou.remoting.pool import ConnectionPool
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.network import MemoryNetwork
@@ -320,6 +323,38 @@ def test_member_confirms_nothing_if_a_controller_answers_while_it_stores_its_pro
         assert not member.may_lead()
 
     with_member(test)
+
+
+class AnsweringMember:
+    """A pool whose member answers each question."""
+
+    def __init__(self, answer: ExchangeHAInfoResponseHeader | None) -> None:
+        self._answer = answer
+
+    async def request(self, _: str, command: RemotingCommand, __: float) -> RemotingCommand:
+        asked = command.header(ExchangeHAInfoRequestHeader)
+        assert asked.kourou_failsafe_member == CLAIM.member
+        return response(command, header=self._answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_confirmed"),
+    [
+        (None, False),  # of a slave in Java
+        (ExchangeHAInfoResponseHeader("h:1", 5, "h:2"), False),  # of a master in Java
+        (ExchangeHAInfoResponseHeader(kourou_failsafe_epoch=6), False),
+        (ExchangeHAInfoResponseHeader(kourou_failsafe_epoch=7), True),
+    ],
+)
+def test_only_an_answer_with_the_epoch_confirms(
+    answer: ExchangeHAInfoResponseHeader | None, *, is_confirmed: bool
+) -> None:
+    async def main() -> None:
+        pool = cast("ConnectionPool", AnsweringMember(answer))
+        controllers = Controllers(("h:9",), pool, lambda: 0)
+        assert await controllers.ask_member("h:2", CLAIM, 1) is is_confirmed
+
+    run_virtual(main())
 
 
 # A master
