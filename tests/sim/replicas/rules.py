@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -267,6 +267,22 @@ def _size_once() -> list[Change]:
     return [(InSyncKeeper, "copied_position", copied)]
 
 
+def _small_sets() -> list[Change]:
+    """Let a master propose sets with which nothing may be acknowledged."""
+    original = InSyncKeeper._propose_changes
+
+    def propose_changes(self: InSyncKeeper) -> None:
+        config = self._config
+        self._config = replace(config, min_in_sync_replicas=1)
+        try:
+            original(self)
+        finally:
+            self._config = config
+            self._changed()
+
+    return [(InSyncKeeper, "_propose_changes", propose_changes)]
+
+
 def _unmarked_logs() -> list[Change]:
     def find(mark: AckMark, epochs: Any, log_begin: int, log_end: int) -> str:
         return mark.loss or find_loss(mark, epochs, log_begin, max(log_end, mark.position))
@@ -445,7 +461,18 @@ RULES: Final = {
         Rule("only the controller shrinks the set", _shrink_alone, "shrink unanswered"),
         Rule("only replicas in sync are elected", _unclean_elections, "replica out of sync"),
         Rule("all members have an acknowledged message", _some_copies, "replica behind"),
-        Rule("the size of the set is checked at the acknowledgement", _size_once, "small set"),
+        Rule(
+            "the size of the set is checked at the acknowledgement",
+            _size_once,
+            "small set",
+            covered_by=("no set below the least size is proposed",),
+        ),
+        Rule(
+            "no set below the least size is proposed",
+            _small_sets,
+            "small set",
+            covered_by=("the size of the set is checked at the acknowledgement",),
+        ),
         Rule("proposals in doubt count", _no_doubt, "join unanswered"),
         Rule("a time-out settles nothing", _timeouts_refuse, "join and controller killed"),
         Rule("one proposal at a time", _one_proposal, "two joins"),
