@@ -22,6 +22,7 @@ from tests.controller_sets import NAME, broker_set
 
 Open = Callable[[], StateStore]
 Contract = Callable[[Open], Coroutine[Any, Any, None]]
+EtcdContract = Callable[[Open, Etcd], Coroutine[Any, Any, None]]
 
 FIRST: Final = Member("n0", "h:1")
 SECOND: Final = Member("n1", "h:2")
@@ -154,6 +155,19 @@ async def a_leader_key_with_another_lease_is_not_its_own(open_state: Open, etcd:
     await store.close()
 
 
+async def a_leader_without_its_key_is_deposed(open_state: Open, etcd: Etcd) -> None:
+    """Remove the leader key, as an etcd that was restored may lack it; the lease goes on."""
+    store = open_state()
+    await store.campaign(FIRST)
+    key = base64.b64encode(b"/kourou/leader").decode()
+    await etcd.call("kv/txn", {"success": [{"request_delete_range": {"key": key}}]})
+    async with asyncio.timeout(10):
+        await store.wait_deposed()
+    assert not store.leads()
+    await store.campaign(FIRST)
+    await store.close()
+
+
 async def a_term_begins_with_the_longest_lease_of_earlier_ones(open_state: Open) -> None:
     store = open_state()
     assert (await store.campaign(FIRST)).lease_ms == 3000
@@ -169,3 +183,7 @@ ALONE: Final[tuple[Contract, ...]] = (
     a_term_begins_with_the_longest_lease_of_earlier_ones,
 )
 SHARED: Final[tuple[Contract, ...]] = (*ALONE, only_one_controller_leads)
+OF_ETCD: Final[list[EtcdContract]] = [
+    a_leader_key_with_another_lease_is_not_its_own,
+    a_leader_without_its_key_is_deposed,
+]

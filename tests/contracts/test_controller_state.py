@@ -16,9 +16,10 @@ from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import call_directly
 from tests.controller_state import (
     ALONE,
+    OF_ETCD,
     SHARED,
     Contract,
-    a_leader_key_with_another_lease_is_not_its_own,
+    EtcdContract,
 )
 
 
@@ -51,13 +52,14 @@ def test_simulated_etcd(contract: Contract) -> None:
     run_virtual(test())
 
 
-def test_lease_of_the_leader_key_in_simulated_etcd() -> None:
+@pytest.mark.parametrize("contract", OF_ETCD, ids=name_of)
+def test_leader_key_in_simulated_etcd(contract: EtcdContract) -> None:
     async def test() -> None:
         etcd = SimulatedEtcd(asyncio.get_running_loop().time)
 
         def open_state() -> StateStore:
             return EtcdStore(etcd, "/kourou", ttl_s=2, lease_ms=3000, now_ms=steady_ms)
 
-        await a_leader_key_with_another_lease_is_not_its_own(open_state, etcd)
+        await contract(open_state, etcd)
 
     run_virtual(test())

@@ -25,9 +25,10 @@ from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.testing.process import Serving
 from tests.controller_state import (
+    OF_ETCD,
     SHARED,
     Contract,
-    a_leader_key_with_another_lease_is_not_its_own,
+    EtcdContract,
 )
 from tests.interop.etcd_server import PATIENCE_S, Etcd
 
@@ -56,14 +57,15 @@ def test_state_in_etcd(contract: Contract, etcd: Etcd) -> None:
     asyncio.run(test())
 
 
-def test_lease_of_the_leader_key(etcd: Etcd) -> None:
+@pytest.mark.parametrize("contract", OF_ETCD, ids=lambda contract: contract.__name__)
+def test_leader_key_in_etcd(contract: EtcdContract, etcd: Etcd) -> None:
     async def test() -> None:
         gateway = EtcdGateway(EtcdConfig(etcd=(etcd.url,)), Runtime.system().offload)
 
         def open_state() -> StateStore:
             return EtcdStore(gateway, "/kourou", ttl_s=2, lease_ms=3000, now_ms=lease_clock_ms)
 
-        await a_leader_key_with_another_lease_is_not_its_own(open_state, gateway)
+        await contract(open_state, gateway)
         gateway.close()
 
     asyncio.run(test())

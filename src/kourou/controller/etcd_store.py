@@ -151,16 +151,28 @@ class EtcdStore:
             sent_at_ms = self._now_ms()
             try:
                 answer = await self._etcd.call("lease/keepalive", {"ID": self._lease_id})
+                if not int(answer.get("result", {}).get("TTL", "0")):
+                    break
+                if not await self._has_key():
+                    self._depose()
             except EtcdError as error:
                 self._report(error)
                 continue
-            if not int(answer.get("result", {}).get("TTL", "0")):
-                break
             self._extend_lease(sent_at_ms, answer["result"])
             if self._leader_revision:
                 self.problem = None
         self._depose()
         self._lease_id = ""
+
+    async def _has_key(self) -> bool:
+        """Return whether the leader key is that of this controller, or it has none.
+
+        An etcd that was restored may know the lease but not the key, which another one creates.
+        """
+        leader = self._leader_revision, self._lease_id
+        found = await self._range(self._key("leader"))
+        is_other = not found or _leadership(found[0]) != leader
+        return not (is_other and leader[0] and leader[0] == self._leader_revision)
 
     def _extend_lease(self, sent_at_ms: int, answer: Json) -> None:
         self._lease_ends_ms = sent_at_ms + int(answer["TTL"]) * 900

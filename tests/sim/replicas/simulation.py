@@ -267,11 +267,16 @@ class Faults:
         if self._has_restored_etcd:
             return
         self._has_restored_etcd = True
-        backup = self._cluster.etcd.backup()
+        backup, before = self._cluster.etcd.backup(), self._cluster.stored_set()
         age_s, length_s = self._rng.random() * 5, self._rng.random() * 4
         self.note(f"back up etcd, restore in {age_s:.2f} for {length_s:.2f}")
 
         def restore() -> None:
+            now = self._cluster.stored_set()
+            # Only the master, which may be down, knows that a member has left.
+            has_left = not set(before.sync_state_set) <= set(now.sync_state_set)
+            if has_left and before.master_epoch == now.master_epoch:
+                return
             self._cluster.restore_etcd(backup)
             self.note("etcd restored")
             self._later(length_s, self.repair_etcd)
