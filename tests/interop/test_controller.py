@@ -77,6 +77,11 @@ class Controllers:
         self.addresses = ";".join(one.controller for one in self._kourou)
         self.leading = self._kourou[0].controller
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to all controllers of Kourou."""
+        for one in self._kourou:
+            one.process.send_signal(number)
+
     async def kill_leading(self) -> None:
         """Kill the leading controller if there is another one, which leads on return."""
         if len(self._kourou) < 2:
