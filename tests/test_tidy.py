@@ -24,6 +24,7 @@ SHARDS = {
     "kourou.client.consuming.membership.mode_changes": "pure, with a state machine of its own",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
     "kourou.broker.controlling.lease": "a timer with a rule of its own, beside the loops",
+    "kourou.broker.copies": "one part of the components, which are many",
     "kourou.cli.cluster_adopt": "a command of its own, beside a long group of commands",
     "kourou.cli.serve_controlled": "what only controller mode needs, beside a long start",
     "kourou.console.exposition": "imported only if prometheus_client is installed",

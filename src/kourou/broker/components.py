@@ -18,6 +18,7 @@ from kourou.broker.client_handlers import ConsumerIdsNotifier
 from kourou.broker.clients import CallClient, Clients
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.context import BrokerContext
+from kourou.broker.copies import build_master
 from kourou.broker.delays.delay import FILE_NAME as DELAY_FILE
 from kourou.broker.delays.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.live_config import LiveConfig
@@ -31,7 +32,6 @@ from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.escape_bridge import EscapeBridge, delivery_queue_elsewhere
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
-from kourou.broker.replication.master import ReplicationMaster
 from kourou.broker.replication.member_group import MasterWatch, MemberGroup
 from kourou.broker.replication.metadata_copy import FollowedTables, MetadataCopy
 from kourou.broker.replication.record_repair import RecordRepair
@@ -44,6 +44,7 @@ from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
 from kourou.broker.timer.timer_counts import FILE_NAME as TIMERS_FILE
 from kourou.broker.timer.timer_counts import TimerCounts, parse_timer_metrics
+from kourou.broker.timer.timer_follower import TimerFollower
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.broker.timer.timers import Timers
 from kourou.broker.transactions.escaped_halves import EscapedHalves
@@ -52,7 +53,6 @@ from kourou.broker.transactions.transaction_counts import parse_transaction_coun
 from kourou.broker.transactions.transactions import Transactions
 from kourou.broker.writing.age_clock import FILE_NAME as CLOCK_FILE
 from kourou.broker.writing.age_clock import AgeClock, parse_age_clock
-from kourou.broker.writing.copy_waits import CopyRule
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.index_follower import IndexFollower
@@ -109,6 +109,7 @@ class Components:
         table_log: puts changes of the tables into the log; None without a controller, and on a
             slave.
         table_follower: applies the changes that the log has; None without a controller.
+        timer_follower: keeps the timer's files of a slave with a controller; otherwise None.
         arrival_listeners: called with the messages that became visible to consumers, oldest first.
     """
 
@@ -140,9 +141,8 @@ class Components:
         self.runtime: Final = runtime
         self.flusher: Final = flusher
         self.replica: Final = replica
-        self.pool: Final = ConnectionPool(
-            runtime, {}, config.limits, tls=config.transport.tls_client()
-        )
+        tls = config.transport.tls_client()
+        self.pool: Final = ConnectionPool(runtime, {}, config.limits, tls=tls)
         self.members: Final = MemberGroup(config, self.pool)
         self.tables: Final = Tables(config, disk, runtime, store)
         live_config = LiveConfig(config, runtime.clock.now_ms())
@@ -172,9 +172,10 @@ class Components:
         self.acting: Final = self._build_acting()
         self.watch: Final = self._build_watch()
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
-        self.master: Final = self._build_master()
+        self.master: Final = build_master(self.context, runtime, replica)
         self.table_log: Final = self._build_table_log()
         self.table_follower: Final = self._build_table_follower()
+        self.timer_follower: Final = self._build_timer_follower()
         self._add_listeners()
 
     @property
@@ -310,52 +311,6 @@ class Components:
         counts = TimerCounts(context, file)
         return Timers(context, TimerStorage(context, counts), counts, self._destination)
 
-    def _build_master(self) -> ReplicationMaster | None:
-        config = self.context.config
-        if not config.replication.accepts_slaves:
-            return None
-        commit, keeper = self.context.commit, self._build_keeper()
-        master = ReplicationMaster(
-            config.replication,
-            self.context.store.reader,
-            self.runtime,
-            config.store.commitlog_segment_bytes,
-            keeper,
-        )
-        commit.on_synced = master.on_synced
-        commit.has_slaves = lambda: bool(master.slaves)
-        rules = config.replication
-        if keeper is not None:
-            reason = (
-                "not all members of the in-sync set reported the message within "
-                f"{rules.slave_timeout_ms} ms (slaveTimeout)"
-            )
-            commit.confirmed_position = keeper.confirmed_position
-            commit.wait_for_copies(CopyRule(keeper.copied_position, rules.slave_timeout_ms, reason))
-            master.on_acknowledged = commit.on_copied
-        elif rules.waits_for_copies:
-            slaves = rules.in_sync_replicas - 1
-            reason = (
-                f"fewer than {slaves} slaves (inSyncReplicas - 1) reported the message within "
-                f"{rules.slave_timeout_ms} ms (slaveTimeout)"
-            )
-            commit.wait_for_copies(
-                CopyRule(lambda: master.copied_position(slaves), rules.slave_timeout_ms, reason)
-            )
-            master.on_acknowledged = commit.on_copied
-        return master
-
-    def _build_keeper(self) -> InSyncKeeper | None:
-        if self.replica is None or not self.replica.role.is_master:
-            return None
-        return InSyncKeeper(
-            self.replica.role,
-            self.replica.port,
-            self.replica.epochs.epochs,
-            self.context.config.replication,
-            self.context.commit,
-        )
-
     def _build_slave(self) -> ReplicationSlave | None:
         config = self.context.config
         if not config.replication.is_slave:
@@ -436,6 +391,19 @@ class Components:
             self.arrival_listeners.append(lambda _: follower.wake())
         return follower
 
+    def _build_timer_follower(self) -> TimerFollower | None:
+        slave, timers, reader = self.slave, self.timers, self.context.store.reader
+        if slave is None or self.replica is None:
+            return None
+
+        def is_copied(position: int) -> bool:
+            return min(reader.visible_position, slave.confirmed) >= position
+
+        follower = TimerFollower(self.context, timers.storage, timers.counts, is_copied)
+        self.metadata.on_timer_progress = follower.offer
+        self.metadata.on_timer_metrics = timers.counts.follow
+        return follower
+
     async def recover_tables(self) -> None:
         """Apply the changes in the log of a new master; its own ones are copied from then on.
 
@@ -453,19 +421,23 @@ class Components:
         follower.create_missing_topics()
 
     def start_slave(self) -> None:
-        """Start to copy the master's log, and to apply the changes that it has."""
+        """Start to copy the master's log, and to follow the changes and timers that it has."""
         slave = self.slave
         assert slave is not None, "the broker is a slave"
         slave.start()
         if self.table_follower is not None:
             self.table_follower.start(lambda: slave.confirmed)
+        if self.timer_follower is not None:
+            self.timer_follower.start()
 
     async def stop_tables(self) -> None:
-        """Copy no changes of the tables any more, and apply none."""
+        """Copy no changes of the tables any more, apply none, and follow no timers."""
         if self.table_log is not None:
             self.table_log.stop()
         if self.table_follower is not None:
             await self.table_follower.stop()
+        if self.timer_follower is not None:
+            await self.timer_follower.stop()
 
     def abandon_tables(self) -> None:
         """Do the same like a killed process."""
@@ -473,6 +445,8 @@ class Components:
             self.table_log.stop()
         if self.table_follower is not None:
             self.table_follower.abandon()
+        if self.timer_follower is not None:
+            self.timer_follower.abandon()
 
     def ha_status(self) -> HARuntimeInfo:
         """Return the state of replication."""

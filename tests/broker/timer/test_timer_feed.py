@@ -17,7 +17,7 @@ from tests.broker.timer.timer_rig import timer_draft
 
 
 def fed(appended: AppendedRecord, due_at_ms: int) -> FedMessage:
-    place = appended.queue_offset, appended.physical_offset, appended.size
+    place = appended.queue_offset, appended.physical_offset, appended.size, appended.store_at_ms
     return FedMessage(*place, due_at_ms)
 
 
@@ -105,7 +105,7 @@ def test_slot_that_is_read_just_after_a_fed_message_has_all_messages() -> None:
 def test_feed_that_is_full_is_forgotten_and_the_topic_is_read() -> None:
     async def test(broker: SimulatedBroker) -> None:
         due_at_ms = broker.clock.now_ms() + 2_000
-        later = [FedMessage(10**9 + number, 0, 100, due_at_ms) for number in range(FED_MAX)]
+        later = [FedMessage(10**9 + number, 0, 100, 0, due_at_ms) for number in range(FED_MAX)]
         broker.timers.on_own_stored("T", later)
         broker.timers.on_own_stored("T", [])
         await broker.store_messages([timer_draft(broker, b"x", due_at_ms)])

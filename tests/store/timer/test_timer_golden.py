@@ -33,7 +33,7 @@ def java_s_timer() -> tuple[SimDisk, dict[str, Any]]:
 
 def opened(disk: SimDisk, *, was_clean: bool) -> TimerFiles:
     files = TimerFiles(disk, 1 << 20)
-    assert files.rebuild_reason(files.check.queue_offset, was_kourou=False) is None
+    assert files.rebuild_reason(files.check.queue_offset, 0, was_kourou=False) is None
     files.recover(NOW_MS, lambda _: None, was_clean=was_clean)
     return files
 

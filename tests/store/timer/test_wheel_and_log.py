@@ -22,8 +22,9 @@ from kourou.store.timer.layouts import (
 )
 from kourou.store.timer.slot_choice import SlotChoice, choose_slot, exact_due_ms, out_ms
 from kourou.store.timer.timer_files import TimerFiles
-from kourou.store.timer.timer_log import TimerLog
-from kourou.store.timer.wheel_files import TIMER_WHEEL
+from kourou.store.timer.timer_log import TIMER_LOG, TimerLog
+from kourou.store.timer.timer_rebuild import cut_timer_files
+from kourou.store.timer.wheel_files import TIMER_CHECK, TIMER_WHEEL
 from kourou.testing.disk import SimDisk
 
 NOW_MS = 1_700_000_000_000
@@ -37,7 +38,7 @@ def unit(number: int, second: int = 0) -> TimerUnit:
 def opened(disk: SimDisk, *, was_clean: bool = False) -> TimerFiles:
     disk.make_directory("config")
     files = TimerFiles(disk, FILE_BYTES)
-    assert files.rebuild_reason(0, was_kourou=True) is None
+    assert files.rebuild_reason(0, 1_000, was_kourou=True) is None
     files.recover(NOW_MS, lambda _: None, was_clean=was_clean)
     return files
 
@@ -210,3 +211,71 @@ def test_a_check_file_rewritten_by_java_has_no_scan_position() -> None:
     javas = encode_check(ours._replace(queue_offset=3, scan_from=None)) + data[56:]
     assert decode_check(javas) == ours._replace(queue_offset=3, scan_from=None)
     assert decode_check(b"short") == TimerCheck()
+
+
+def test_a_check_file_of_an_earlier_version_covers_no_known_log() -> None:
+    ours = TimerCheck(NOW_MS, 104, 2, 2, 0, NOW_MS, 7, 4_000, 4_100, 172_800_000, NOW_MS + 1000)
+    data = encode_check(ours)
+    assert decode_check(data) == ours
+    earlier = encode_check(ours._replace(covered_at=None, counter=8))
+    mixed = decode_check(earlier + data[len(earlier) :])
+    assert (mixed.scan_from, mixed.covered_at, mixed.counter) == (4_000, None, 8)
+
+
+def test_slot_follows_from_the_record_whenever_it_is_chosen() -> None:
+    out_at_ms, window_ms = NOW_MS + 10_000_000, 1_000_000
+    slots = {choose_slot(out_at_ms, NOW_MS, NOW_MS + later, window_ms) for later in (0, 1, 900_000)}
+    assert slots == {SlotChoice((NOW_MS + window_ms) // 1000, True, NOW_MS + window_ms)}
+
+
+def test_files_of_a_longer_log_are_rebuilt() -> None:
+    disk = SimDisk()
+    files = opened(disk)
+    files.is_changed = True
+    plan = files.plan_flush(NOW_MS, 600, 500)
+    assert plan is not None
+    files.run_flush(plan)
+    again = TimerFiles(disk, FILE_BYTES)
+    assert again.check.scan_from == 500  # what follows may be another log
+    assert again.rebuild_reason(0, 500, was_kourou=True) is None
+    assert "of a log up to 500" in (again.rebuild_reason(0, 499, was_kourou=True) or "")
+
+
+def test_slots_are_exact_again_when_those_of_another_window_are_done() -> None:
+    files = opened(SimDisk())
+    files.note_window(5_000)
+    assert files.exact_from_ms == 0
+    second = NOW_MS // 1000
+    files.add(SlotChoice(second + 60, is_roll=False), unit(1, second + 60))
+    files.note_window(6_000)
+    assert files.exact_from_ms == (second + 61) * 1000
+    files.is_changed = False
+    files.skip_to((second + 61) * 1000)
+    assert files.is_changed  # slaves can follow from now on
+
+
+@pytest.mark.parametrize(("position", "is_kept"), [(500, True), (499, False)])
+def test_a_cut_keeps_the_files_if_they_depend_on_what_stays(position: int, is_kept: bool) -> None:
+    disk = SimDisk()
+    files = opened(disk)
+    second = NOW_MS // 1000 + 60
+    files.add(SlotChoice(second, is_roll=False), unit(1, second))
+    files.log.write()
+    plan = files.plan_flush(NOW_MS, 500, 500)
+    assert plan is not None
+    files.run_flush(plan)
+    files.flush_succeeded(plan)
+    files.add(SlotChoice(second, is_roll=False), unit(2, second))
+    files.log.write()
+    unfinished = files.plan_flush(NOW_MS, 700, 700)
+    assert unfinished is not None
+    for at, page in unfinished.pages:  # the wheel is written, and the check file is not
+        disk.write(TIMER_WHEEL, at, [page])
+
+    cut_timer_files(disk, position)
+
+    assert disk.exists(TIMER_CHECK) == is_kept
+    if is_kept:
+        assert chains(opened(disk, was_clean=True)) == {second: [1]}
+    else:
+        assert disk.list(TIMER_LOG) == []

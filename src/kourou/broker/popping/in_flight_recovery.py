@@ -172,7 +172,7 @@ class InFlightRecovery:
         """
         while not self._timers.has_recovered:  # noqa: ASYNC110 - it is so within milliseconds
             await asyncio.sleep(TIMER_CHECK_MS / 1000)
-        positions = await self._timers.waiting_records(self._revive_topics)
+        positions = await self._timers.storage.waiting_records(self._revive_topics)
         acks: list[WaitingAck] = []
         for at in range(0, len(positions), READ_RECORDS):
             part = positions[at : at + READ_RECORDS]
@@ -223,7 +223,7 @@ class InFlightRecovery:
     def _decode(self, record: bytes) -> Waiting | None:
         timer = read_timer_record(record)
         # What was delivered before a kill is in the revive queue, or handled.
-        if not timer.topic.startswith(REVIVE_PREFIX) or self._timers.was_delivered(timer):
+        if not timer.topic.startswith(REVIVE_PREFIX) or self._timers.storage.was_delivered(timer):
             return None
         return Waiting(read_revive_record(timer, self._broker_name), timer.queue_id)
 

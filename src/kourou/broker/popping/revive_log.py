@@ -60,7 +60,13 @@ class ReviveLog:
         self._timers.on_own_stored(
             self.topic,
             [
-                FedMessage(record.queue_offset, record.physical_offset, record.size, text.due_at_ms)
+                FedMessage(
+                    record.queue_offset,
+                    record.physical_offset,
+                    record.size,
+                    record.store_at_ms,
+                    text.due_at_ms,
+                )
                 for record, text in zip(records, texts, strict=True)
             ],
         )

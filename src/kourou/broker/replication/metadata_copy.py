@@ -15,7 +15,8 @@ With a controller, the log of a Kourou master has all changes of topics, groups 
 (`table_log.py`). So a slave copies them once, before it copies the log: what is in the log is
 newer. A later copy could be older than a change that was applied.
 
-The progress of the timer is not copied: the next master finds it in the log.
+In controller mode, the progress of the timer and the counts of its messages are copied as well, for
+`timer_follower.py`.
 
 Source: SlaveSynchronize.java, apache/rocketmq 5.5.0.
 """
@@ -43,6 +44,7 @@ from kourou.errors import (
 )
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig, is_system_group
+from kourou.protocol.brokers import TimerMetrics, decode_timer_check_point
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.protocol.data_version import DataVersion, encode_data_version
@@ -51,6 +53,7 @@ from kourou.protocol.groups import (
     GetAllSubscriptionGroupResponseHeader,
     decode_subscription_group_table,
 )
+from kourou.protocol.json_records import decode_record
 from kourou.protocol.offset_table import decode_consumer_offset_table
 from kourou.protocol.queue_assignment import decode_message_request_modes
 from kourou.protocol.table_changes import (
@@ -59,6 +62,7 @@ from kourou.protocol.table_changes import (
     TABLE_LOG_FIELD,
     member_of,
 )
+from kourou.protocol.timer_progress import PROGRESS_FIELD, ReplicaProgress, decode_progress
 from kourou.protocol.topic_table import (
     GetAllTopicConfigRequestHeader,
     GetAllTopicConfigResponseHeader,
@@ -106,6 +110,8 @@ class MetadataCopy:
         interval_ms: how often `copy` is to be called.
         on_copied: called after each complete round.
         on_topic_deleted: called with each topic that the master lacks, if its log does not tell.
+        on_timer_progress: called with the progress of the master's timer, if it tells that.
+        on_timer_metrics: called with the counts of its waiting messages.
     """
 
     def __init__(
@@ -121,6 +127,8 @@ class MetadataCopy:
         self._is_controlled = is_controlled
         self.on_copied: Callable[[], None] = lambda: None
         self.on_topic_deleted: Callable[[str], None] = lambda _name: None
+        self.on_timer_progress: Callable[[ReplicaProgress], None] = lambda _: None
+        self.on_timer_metrics: Callable[[TimerMetrics], None] = lambda _: None
         self.interval_ms: Final = _CHECK_INTERVAL_MS if is_controlled else INTERVAL_MS
         self._own_topics = frozenset(topic.name for topic in system_topics(config))
         self._topics = topics
@@ -174,6 +182,8 @@ class MetadataCopy:
             self._has_changes_in_log = has_changes_in_log
         await self._copy_offsets()
         await self._copy_delay_offsets()
+        if self._has_changes_in_log:  # of a Kourou master
+            await self._copy_timers()
 
     async def _copy_topics(self) -> bool:
         """Copy the topics; return whether the master's log has what changes from then on."""
@@ -261,6 +271,15 @@ class MetadataCopy:
         if answer.body and answer.body != self._delay_text:
             await self._followed.save_delay_offsets(answer.body)
             self._delay_text = answer.body
+
+    async def _copy_timers(self) -> None:
+        answer = await self._ask(RemotingCommand(RequestCode.GET_TIMER_CHECK_POINT))
+        text = answer.ext_fields.get(PROGRESS_FIELD)
+        if text is not None:
+            check_point = decode_timer_check_point(answer.body)
+            self.on_timer_progress(decode_progress(check_point, text))
+        answer = await self._ask(RemotingCommand(RequestCode.GET_TIMER_METRICS))
+        self.on_timer_metrics(decode_record(TimerMetrics, answer.body))
 
     async def _ask(self, command: RemotingCommand) -> RemotingCommand:
         answer = await self._pool.request(self._address, command, _TIMEOUT_S)

@@ -90,6 +90,18 @@ class TimerCounts:
         self._changes += 1
         self._saver.changed()
 
+    def follow(self, metrics: TimerMetrics) -> None:
+        """Take the counts of the master."""
+        counts = {
+            topic: (one.count, one.time_stamp)
+            for topic, one in metrics.timing_count.items()
+            if one.count > 0
+        }
+        if counts != self._waiting:
+            self._waiting = counts
+            self._version, self._changes = metrics.data_version or self._version, 0
+            self._saver.changed()
+
     async def persist(self) -> None:
         """Write the file if something changed.
 

@@ -37,6 +37,7 @@ from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.json_records import encode_record
 from kourou.protocol.record.encode import RecordDraft
 from kourou.protocol.sending import RecallMessageRequestHeader, RecallMessageResponseHeader
+from kourou.protocol.timer_progress import PROGRESS_FIELD, encode_progress
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 
@@ -84,8 +85,11 @@ class TimerHandlers:
 
     def on_get_timer_check_point(self, request: Request) -> RemotingCommand:
         """Serve 60."""
-        body = encode_timer_check_point(self._check_point())
-        return response(request.command, body=body)
+        answer = response(request.command, body=encode_timer_check_point(self._check_point()))
+        progress = self._timers.storage.replica_progress()
+        if progress is not None:
+            answer.ext_fields[PROGRESS_FIELD] = encode_progress(progress)
+        return answer
 
     def on_get_timer_metrics(self, request: Request) -> RemotingCommand:
         """Serve 61."""

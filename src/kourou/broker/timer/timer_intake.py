@@ -21,7 +21,7 @@ from kourou.protocol.hashing import java_string_hash
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import GetRequest, GetResult
 from kourou.store.timer.layouts import KIND_DEFAULT, PRECISION_MS, TimerUnit
-from kourou.store.timer.slot_choice import SlotChoice, choose_slot, out_ms, roll_window_ms
+from kourou.store.timer.slot_choice import SlotChoice, choose_slot, out_ms
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record, unit_of
 
@@ -35,6 +35,8 @@ FED_MAX: Final = 65_536
 INTAKE_INTERVAL_MS: Final = 20
 """Time between two intakes: each costs as much as the messages of several. A pop stores two in the
 timer topic, its checkpoint and its ack."""
+CLOCK_BACK_MS: Final = 60_000
+"""A record whose store time is this far ahead was stored before the clock was set back."""
 SOON_MS: Final = 1_000
 """After a message that is due within this time, intakes follow each other at once for this time."""
 
@@ -91,12 +93,14 @@ class FedMessage(NamedTuple):
     Attributes:
         queue_offset: in the timer topic.
         physical_offset, size: of its record.
+        stored_at_ms: store time of the record, epoch milliseconds.
         due_at_ms: its exact time, epoch milliseconds.
     """
 
     queue_offset: int
     physical_offset: int
     size: int
+    stored_at_ms: int
     due_at_ms: int
 
 
@@ -130,13 +134,23 @@ class TimerIntake:
         counts: TimerCounts,
         on_enqueued: OnEnqueued,
         on_fed: OnFed,
+        window_ms: Callable[[], int],
     ) -> None:
+        """Read messages of the store.
+
+        Args:
+            context: the broker's state and services.
+            counts: count the messages.
+            on_enqueued: called with each message that got a unit.
+            on_fed: called with fed messages that got units.
+            window_ms: see `choose_slot`.
+        """
+        self._window_ms = window_ms
         self._fed: deque[FedMessage] = deque()
         self._fed_topic = ""
         self._on_fed = on_fed
         self._reader = context.store.reader
         self._writer = context.store.writer
-        self._config = context.live_config
         self._counts = counts
         self._on_enqueued = on_enqueued
         self._clock = context.clock
@@ -180,6 +194,7 @@ class TimerIntake:
             OSError: the log cannot be written; the state in memory stays consistent.
         """
         files = self.files
+        files.note_window(self._window_ms())
         files.log.write()  # units that a failed write left
         if self.is_behind:
             count -= self._enqueue_fed(count)
@@ -224,17 +239,17 @@ class TimerIntake:
         return len(taken)
 
     def _add_fed(self, taken: Sequence[FedMessage]) -> None:
-        files, now_ms, window_ms = self.files, self._clock.now_ms(), self._window_ms()
+        files, now_ms = self.files, self._clock.now_ms()
         topic_hash = java_string_hash(self._fed_topic)
-        choices: dict[int, SlotChoice] = {}
+        choices: dict[tuple[int, int], SlotChoice] = {}
         units: list[tuple[SlotChoice, TimerUnit]] = []
         numbers: dict[int, list[int]] = {}
-        for _, position, size, due_at_ms in taken:
-            out_at_ms = out_ms(due_at_ms)
-            choice = choices.get(out_at_ms)
+        for _, position, size, stored_at_ms, due_at_ms in taken:
+            out_at_ms, stored_s = out_ms(due_at_ms), stored_at_ms // PRECISION_MS
+            choice = choices.get((out_at_ms, stored_s))
             if choice is None:
-                choice = choose_slot(out_at_ms, now_ms, files.read_at_ms, window_ms)
-                choices[out_at_ms] = choice
+                choice = self._choose(out_at_ms, stored_at_ms, now_ms)
+                choices[out_at_ms, stored_s] = choice
             units.append((choice, unit_of((position, size), topic_hash, due_at_ms, choice, now_ms)))
         new = {choice.second for choice in choices.values()}
         new = {second for second in new if files.wheel.slot(second) is None}
@@ -277,13 +292,23 @@ class TimerIntake:
             log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - no traceback needed
             return
         now_ms = self._clock.now_ms()
-        choice = choose_slot(timer.out_at_ms, now_ms, self.files.read_at_ms, self._window_ms())
+        choice = self._choose(timer.out_at_ms, timer.header.store_at_ms, now_ms)
         unit = timer.unit(choice, now_ms)
         is_new = self.files.wheel.slot(choice.second) is None
         self.files.add(choice, unit)
         self.files.queue_offset = timer.header.queue_offset + 1
         self._counts.enqueued(timer)
         self._notify(timer, choice, unit, is_new=is_new)
+
+    def _choose(self, out_at_ms: int, stored_at_ms: int, now_ms: int) -> SlotChoice:
+        files = self.files
+        is_ahead = stored_at_ms > now_ms + CLOCK_BACK_MS
+        if is_ahead:  # the age of the record counts from now on
+            stored_at_ms = now_ms
+        choice = choose_slot(out_at_ms, stored_at_ms, files.read_at_ms, files.window_ms)
+        if is_ahead:
+            files.note_inexact(choice.second)
+        return choice
 
     def _notify(
         self, timer: TimerRecord, choice: SlotChoice, unit: TimerUnit, *, is_new: bool
@@ -312,9 +337,4 @@ class TimerIntake:
             entry.due_at_ms,
         )
         self.files.add(SlotChoice(second, entry.is_roll), unit)
-
-    def _window_ms(self) -> int:
-        config = self._config.current
-        return roll_window_ms(
-            config.timer.timer_roll_window_slot, config.store.retention.file_reserved_hours
-        )
+        self.files.note_inexact(second)

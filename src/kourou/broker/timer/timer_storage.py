@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
 from kourou.broker.context import BrokerContext
+from kourou.broker.timer.near_slots import waiting_positions
 from kourou.broker.timer.timer_counts import TimerCounts, count_by_topic
 from kourou.errors import ClosedError, CorruptRecordError, MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.brokers import TimerCheckPoint
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.record.read import read_record
+from kourou.protocol.timer_progress import ReplicaProgress
 from kourou.store.log.property_search import position_before
-from kourou.store.timer.delivered import DeliveryKey, delivered_since
-from kourou.store.timer.layouts import KIND_DELETE, PRECISION_MS, SLOTS
+from kourou.store.timer.delivered import DeliveryKey, delivered_since, delivery_key
+from kourou.store.timer.layouts import KIND_DELETE, PRECISION_MS, SLOTS, TimerCheck
 from kourou.store.timer.slot_choice import roll_window_ms
 from kourou.store.timer.timer_files import FlushPlan, TimerFiles
 from kourou.store.timer.timer_rebuild import find_waiting, rebuild_timers, remove_timer_files
-from kourou.store.timer.timer_record import RecallKey, read_timer_record
+from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,9 @@ RETRY_MS: Final = 1_000
 """Delay before another attempt to open the files in the background."""
 SAVE_COUNTS_EVERY: Final = 10
 """Number of flushes between two saves of the counts."""
+COVER_CHECKS: Final = 20
+COVER_CHECK_MS: Final = 10
+"""How often, and at which interval, a flush checks whether the log is durable that far."""
 CLEAN_EVERY: Final = 30
 """Number of flushes between two removals of timer log files whose messages have expired."""
 
@@ -39,6 +44,7 @@ class TimerStorage:
 
     Attributes:
         scan_from: returns the log position from which deliveries may be missing in the files.
+        covered_at: returns the log position of which the files depend.
         delivered: deliveries found at the start that the files do not have.
         delivered_until_ms: store time of the last of these by the clock at that time; 0 for none.
         delivered_from: log position from which they were looked up; None if there can be none.
@@ -61,6 +67,7 @@ class TimerStorage:
         self._flushes = 0
         self._is_recount_due = False
         self.scan_from: Callable[[], int] = lambda: 0
+        self.covered_at: Callable[[], int] = self._covered_at
         self.delivered: Counter[DeliveryKey] = Counter()
         self.delivered_until_ms = 0
         self.delivered_from: int | None = None
@@ -86,6 +93,19 @@ class TimerStorage:
             counted = await self._offload(count_by_topic, files, self._topic_of)
             if counted is not None:
                 self._counts.set_all(counted)
+        self._files = files
+        return files
+
+    async def open_following(self, progress: ReplicaProgress) -> TimerFiles:
+        """Open the files of a slave, whose log has what the progress of its master covers.
+
+        They are rebuilt if they are incomplete.
+
+        Raises:
+            ClosedError, StoreConfigError, OSError: see `open`.
+        """
+        files = await self._offload(self._open_following, progress)
+        self._counts.load()
         self._files = files
         return files
 
@@ -115,20 +135,38 @@ class TimerStorage:
             else:
                 return files
 
-    def _open(self) -> TimerFiles:
+    def window_ms(self) -> int:
+        """Return the window by which messages are rolled, see `choose_slot`."""
+        config = self._config.current
+        return roll_window_ms(
+            config.timer.timer_roll_window_slot, config.store.retention.file_reserved_hours
+        )
+
+    def _recovered(self, topic_end: int, *, is_following: bool) -> TimerFiles | str:
+        """Return the files, or why they must be rebuilt."""
         self._check_stopping()
         config, run = self._config.current, self._store.recovery.last_run
         files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
-        self._is_recount_due = not self._is_as_left or files.check.scan_from is None
-        topic_end = self._store.reader.max_offset(TIMER_TOPIC, 0)
-        reason = files.rebuild_reason(topic_end, was_kourou=run.was_kourou)
+        log_end = self._store.reader.written_position
+        reason = files.rebuild_reason(topic_end, log_end, was_kourou=run.was_kourou)
         if reason is not None:
-            return self._rebuilt(reason)
-        now_ms = self._clock.now_ms()
-        files.recover(now_ms, self._queue_offset_of, was_clean=run.was_clean)
-        if files.lacks_units():
-            return self._rebuilt("files of the timer log are missing")
-        segment_bytes = config.store.commitlog_segment_bytes
+            return reason
+        if is_following and files.check.read_at_ms and files.check.covered_at is None:
+            return "their slots may differ from those of the master"
+        files.recover(self._clock.now_ms(), self._queue_offset_of, was_clean=run.was_clean)
+        return "files of the timer log are missing" if files.lacks_units() else files
+
+    def _open_following(self, progress: ReplicaProgress) -> TimerFiles:
+        files = self._recovered(progress.queue_offset, is_following=True)
+        return self._rebuilt(files, progress) if isinstance(files, str) else files
+
+    def _open(self) -> TimerFiles:
+        files = self._recovered(self._store.reader.max_offset(TIMER_TOPIC, 0), is_following=False)
+        if isinstance(files, str):
+            self._is_recount_due = True
+            return self._rebuilt(files)
+        self._is_recount_due = not self._is_as_left or files.check.scan_from is None
+        segment_bytes = self._config.current.store.commitlog_segment_bytes
         scan_from = files.scan_from
         if scan_from is None and not self._is_as_left:
             since_ms = files.read_at_ms - PRECISION_MS
@@ -146,8 +184,8 @@ class TimerStorage:
         )  # fmt: skip
         return files
 
-    def _rebuilt(self, reason: str) -> TimerFiles:
-        """Rebuild the files from the whole commit log."""
+    def _rebuilt(self, reason: str, progress: ReplicaProgress | None = None) -> TimerFiles:
+        """Rebuild the files from the whole commit log; see `rebuild_timers`."""
         log.warning("timer_files.lost reason=%s", reason)
         config, store = self._config.current, self._store
         remove_timer_files(self._disk)
@@ -156,15 +194,14 @@ class TimerStorage:
             find_waiting(
                 self._disk,
                 config.store.commitlog_segment_bytes,
-                end=self._end,
+                end=self._end if progress is None else progress.covered_at,
                 progress=lambda _, __: self._check_stopping(),
             ),
             store.reader.read_record,
             self._clock.now_ms(),
             log_file_bytes=config.timer.timer_log_file_bytes,
-            window_ms=roll_window_ms(
-                config.timer.timer_roll_window_slot, config.store.retention.file_reserved_hours
-            ),
+            window_ms=self.window_ms() if progress is None else progress.window_ms,
+            progress=progress,
             check=self._check_stopping,
         )
 
@@ -235,12 +272,10 @@ class TimerStorage:
             return
         if self._plan is None:
             files.log.write()
-            covered_at = store.reader.written_position
-            if self._commit.is_sync_mode:
-                covered_at = store.reader.synced_position  # only synced messages were visible
+            covered_at = self.covered_at()
             self._plan = files.plan_flush(self._clock.now_ms(), self.scan_from(), covered_at)
         plan = self._plan
-        if plan is None or plan.covered_at > store.reader.synced_position:
+        if plan is None or not await self._is_covered(plan):
             return
         self._plan = None
         try:
@@ -254,6 +289,25 @@ class TimerStorage:
             await self._counts.persist()
         if self._flushes % CLEAN_EVERY == 0:
             files.log.remove_before(lambda at: at < store.reader.min_position)
+
+    def _covered_at(self) -> int:
+        reader = self._store.reader
+        # In sync mode only synced messages were visible.
+        return reader.synced_position if self._commit.is_sync_mode else reader.written_position
+
+    async def _is_covered(self, plan: FlushPlan) -> bool:
+        """Return whether no failure can take back what a plan depends on; waits for it a little."""
+        confirmed_position = self._commit.confirmed_position
+        for _ in range(COVER_CHECKS):
+            position = self._store.reader.synced_position
+            if confirmed_position is not None:
+                position = min(position, confirmed_position(position))
+            if plan.covered_at <= position:
+                return True
+            if confirmed_position is None:
+                return False
+            await asyncio.sleep(COVER_CHECK_MS / 1000)
+        return False
 
     async def close(self) -> None:
         """Make all progress durable; to be called after `Timers.stop`, with everything synced.
@@ -270,6 +324,49 @@ class TimerStorage:
             self._files.is_changed = True  # the read time advances without messages too
         await self.flush()
         await self._counts.persist()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting messages, from the slots of the wheel."""
+        return 0 if self._files is None else self._files.wheel.count
+
+    def waiting_at(self, due_at_ms: int) -> int:
+        """Return the number of messages that are due in the same second."""
+        if self._files is None:
+            return 0
+        slot = self._files.wheel.slot((due_at_ms - 1) // PRECISION_MS)
+        return 0 if slot is None else slot.messages
+
+    async def waiting_records(self, topics: Iterable[str]) -> list[int]:
+        """Return the log positions of messages for some topics that wait in the wheel, sorted.
+
+        Some may be of other topics, whose names have the same hash.
+
+        Raises:
+            OSError: the timer log cannot be read.
+        """
+        files = self._files
+        if files is None:
+            return []
+        slots = files.wheel.slots()
+        return await self._offload(waiting_positions, files.log, slots, tuple(topics))
+
+    def was_delivered(self, timer: TimerRecord) -> bool:
+        """Return whether a message was delivered before the start, after the last flush."""
+        return delivery_key(timer.topic, timer.properties) in self.delivered
+
+    def replica_progress(self) -> ReplicaProgress | None:
+        """Return the durable progress for slaves; None if their slots would differ."""
+        check = TimerCheck() if self._files is None else self._files.check
+        if check.covered_at is None or check.read_at_ms < check.exact_from_ms:
+            return None
+        return ReplicaProgress(
+            check.read_at_ms,
+            check.queue_offset,
+            check.scan_from or 0,
+            check.covered_at,
+            check.window_ms,
+        )
 
     def check_point(self) -> TimerCheckPoint:
         """Return the content of the check file."""

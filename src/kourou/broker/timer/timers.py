@@ -43,7 +43,6 @@ from kourou.broker.timer.near_slots import (
     NearSlot,
     due_of,
     unpack_entry,
-    waiting_positions,
 )
 from kourou.broker.timer.needless import NeedlessRecords
 from kourou.broker.timer.scheduling import TimerPlacement
@@ -56,7 +55,7 @@ from kourou.errors import MalformedMessageError
 from kourou.model.topic import TOPIC_LENGTH_MAX
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.timer.delivered import DeliveryKey, delivery_key
+from kourou.store.timer.delivered import DeliveryKey
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import (
@@ -106,7 +105,9 @@ class Timers:
         self._clock = context.clock
         self._wake = asyncio.Event()
         self._slots = LoadedSlots(context, self._wake.set)
-        self._intake = TimerIntake(context, counts, self._slots.enqueue, self._slots.enqueue_all)
+        self._intake = TimerIntake(
+            context, counts, self._slots.enqueue, self._slots.enqueue_all, storage.window_ms
+        )
         self.needless = NeedlessRecords()
         self._pace = IntakePace(self._wake.set)
         self._delivered: Counter[DeliveryKey] = Counter()
@@ -229,7 +230,7 @@ class Timers:
     @property
     def waiting(self) -> int:
         """Number of waiting messages, from the slots of the wheel."""
-        return 0 if self._files is None else self._files.wheel.count
+        return self.storage.waiting
 
     @property
     def intake_lag(self) -> int:
@@ -267,34 +268,9 @@ class Timers:
             level.mark(now_ms, intake.end)
         return level.at_ms
 
-    async def waiting_records(self, topics: Iterable[str]) -> list[int]:
-        """Return the log positions of messages for some topics that wait in the wheel, sorted.
-
-        Some may be of other topics, whose names have the same hash.
-
-        Raises:
-            OSError: the timer log cannot be read.
-        """
-        files = self._files
-        if files is None:
-            return []
-        slots = files.wheel.slots()
-        return await self._offload(waiting_positions, files.log, slots, tuple(topics))
-
-    def was_delivered(self, timer: TimerRecord) -> bool:
-        """Return whether a message was delivered before the start, after the last flush."""
-        return delivery_key(timer.topic, timer.properties) in self.storage.delivered
-
     def placement(self, random: Random) -> TimerPlacement:
         """Return the object that places scheduled messages."""
-        return TimerPlacement(self._config, self.waiting_at, random, self._pace.placed)
-
-    def waiting_at(self, due_at_ms: int) -> int:
-        """Return the number of messages that are due in the same second."""
-        if self._files is None:
-            return 0
-        slot = self._files.wheel.slot((due_at_ms - 1) // PRECISION_MS)
-        return 0 if slot is None else slot.messages
+        return TimerPlacement(self._config, self.storage.waiting_at, random, self._pace.placed)
 
     # Main loop
 
@@ -375,9 +351,12 @@ class Timers:
         self._slots.drop_recalls(files.read_at_ms // PRECISION_MS)
         self.needless.drop_before(files.read_at_ms // PRECISION_MS)
         if self._delivered and files.read_at_ms > self._delivered_until_ms:
-            # Deliveries from before a kill are forgotten, except rolls of later messages.
-            left = rolls_still_waiting(self._delivered, files.read_at_ms)
-            self._delivered, self._delivered_until_ms = left
+            # Deliveries from before a kill are forgotten, except rolls of later messages, which may
+            # wait in a slot that does not follow from their records.
+            left, until_ms = rolls_still_waiting(self._delivered, files.read_at_ms)
+            is_exact = files.read_at_ms >= files.exact_from_ms
+            self._delivered = Counter() if is_exact else left
+            self._delivered_until_ms = min(until_ms, files.exact_from_ms)
 
     # Delivery
 

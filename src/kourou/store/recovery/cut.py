@@ -8,7 +8,7 @@ the store runs the steps, so that an interrupted cut is finished by the next ope
     mark       `config/kourou-cut.json`: the next opening begins with the next step
     lower      the same; the checkpoint names the last record that stays
     index      the same; removed index files are rebuilt
-    timers     the same; no timer files: they are rebuilt from the log
+    timers     the same; no timer files if they depend on what is cut: they are rebuilt from the log
     log        the same; segments are removed from the last one back, and zeros after the end are
                durable
     epochs     the same; a replica ignores epochs beyond its log's end
@@ -35,7 +35,7 @@ from kourou.store.state.checkpoint import load_checkpoint, lower_checkpoint
 from kourou.store.state.config_file import read_sealed, replace_sealed
 from kourou.store.state.epoch_file import cut_epochs
 from kourou.store.state.file_sizes import LogFile, find_sizes, log_files
-from kourou.store.timer.timer_rebuild import remove_timer_files
+from kourou.store.timer.timer_rebuild import cut_timer_files
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def run_cut(disk: Disk) -> None:
         return
     lower_checkpoint(disk, _lowered(load_checkpoint(disk), cut))
     remove_index_from(disk, cut.position)
-    remove_timer_files(disk)
+    cut_timer_files(disk, cut.position)
     _cut_files(disk, log_files(disk, COMMITLOG), find_sizes(disk).segment_bytes, cut.position)
     cut_epochs(disk, cut.position)
     log.warning("store.cut path=%s position=%d", disk.root, cut.position)

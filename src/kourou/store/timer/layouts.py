@@ -30,6 +30,8 @@ Check file, 512 bytes and zeros to 4096; Java writes the first 56 and leaves the
     64  Kourou's: magic 8, scan_from 8 (commit log position before all deliveries from slots from
         `read_at_ms` on), checksum of bytes 0 to 79, 4. It lies in one sector with the above. After
         a write by Java the checksum is wrong.
+    84  for replicas, see `TimerCheck`: covered_at 8, window_ms 8, exact_from_ms 8, checksum of
+        bytes 0 to 107, 4. Files of earlier versions lack it.
 
 Source: TimerLog.java, Slot.java, TimerCheckpoint.java, apache/rocketmq 5.5.0.
 """
@@ -61,6 +63,9 @@ _KOUROU_PART: Final = struct.Struct(">8sqI")
 _KOUROU_PART_AT: Final = 64
 _MAGIC: Final = b"KOUTIMER"
 _COVERED: Final = _KOUROU_PART_AT + 16
+_REPLICA_PART: Final = struct.Struct(">3q")
+_REPLICA_PART_AT: Final = _KOUROU_PART_AT + _KOUROU_PART.size
+_REPLICA_END: Final = _REPLICA_PART_AT + _REPLICA_PART.size
 
 
 class TimerUnit(NamedTuple):
@@ -116,6 +121,11 @@ class TimerCheck(NamedTuple):
 
     Attributes:
         scan_from: None if Java wrote the file last, or it has never been written.
+        covered_at: the files are valid for each commit log that agrees up to this position: it has
+            the messages before `queue_offset`, and their deliveries from slots that are done. None
+            if unknown.
+        window_ms: see `choose_slot`; by this the slots were chosen.
+        exact_from_ms: messages in slots before this time may be there for other reasons.
     """
 
     read_at_ms: int = 0
@@ -126,6 +136,9 @@ class TimerCheck(NamedTuple):
     changed_at_ms: int = 0
     counter: int = 0
     scan_from: int | None = None
+    covered_at: int | None = None
+    window_ms: int = 0
+    exact_from_ms: int = 0
 
 
 def encode_unit(unit: TimerUnit) -> bytes:
@@ -152,12 +165,16 @@ def is_blank(data: bytes | memoryview, at: int = 0) -> bool:
 
 
 def encode_check(check: TimerCheck) -> bytes:
-    """Return the beginning of a check file; with Kourou's part if `scan_from` is known."""
+    """Return the beginning of a check file; with Kourou's parts if their values are known."""
     head = _CHECK.pack(*check[:7])
     if check.scan_from is None:
         return head
     covered = head.ljust(_KOUROU_PART_AT, b"\0") + _MAGIC + check.scan_from.to_bytes(8, "big")
-    return covered + crc32(covered).to_bytes(4, "big")
+    text = covered + crc32(covered).to_bytes(4, "big")
+    if check.covered_at is None:
+        return text
+    text += _REPLICA_PART.pack(check.covered_at, check.window_ms, check.exact_from_ms)
+    return text + crc32(text).to_bytes(4, "big")
 
 
 def has_wrong_checksum(data: bytes) -> bool:
@@ -181,4 +198,9 @@ def decode_check(data: bytes) -> TimerCheck:
     magic, scan_from, checksum = _KOUROU_PART.unpack_from(data, _KOUROU_PART_AT)
     if magic != _MAGIC or checksum != crc32(data[:_COVERED]):
         return check
-    return check._replace(scan_from=scan_from)
+    check = check._replace(scan_from=scan_from)
+    checksum = int.from_bytes(data[_REPLICA_END : _REPLICA_END + 4], "big")
+    if len(data) < _REPLICA_END + 4 or checksum != crc32(data[:_REPLICA_END]):
+        return check
+    covered_at, window_ms, exact_from_ms = _REPLICA_PART.unpack_from(data, _REPLICA_PART_AT)
+    return check._replace(covered_at=covered_at, window_ms=window_ms, exact_from_ms=exact_from_ms)

@@ -61,23 +61,25 @@ def roll_window_ms(window_slots: int, reserved_hours: int) -> int:
     return max(2 * PRECISION_MS, min(window_slots * PRECISION_MS, retention_ms * 2 // 3))
 
 
-def choose_slot(out_at_ms: int, now_ms: int, read_at_ms: int, window_ms: int) -> SlotChoice:
+def choose_slot(out_at_ms: int, stored_at_ms: int, read_at_ms: int, window_ms: int) -> SlotChoice:
     """Return the slot for a message.
+
+    Apart from `read_at_ms`, it follows from the record, so that replicas choose the same slot.
 
     Args:
         out_at_ms: the message's `out_ms`; a past one gets the current slot.
-        now_ms: the current time.
+        stored_at_ms: the store time of its record.
         read_at_ms: the current slot; all before it are done.
         window_ms: a message that waits this long, or longer, is rolled (stored again on the way),
             so that its record is always younger than the retention time.
     """
-    written_at_ms = now_ms // PRECISION_MS * PRECISION_MS
-    wait_ms = out_at_ms - written_at_ms
+    stored_at_ms -= stored_at_ms % PRECISION_MS
+    wait_ms = out_at_ms - stored_at_ms
     slot_at_ms, is_roll = out_at_ms, wait_ms >= window_ms
     if is_roll:
         # Less than a third of the window would remain: two half windows cost the same.
         is_short = wait_ms - window_ms < window_ms // 3
-        slot_at_ms = written_at_ms + (window_ms // 2 if is_short else window_ms)
+        slot_at_ms = stored_at_ms + (window_ms // 2 if is_short else window_ms)
         slot_at_ms -= slot_at_ms % PRECISION_MS
     second = max(slot_at_ms, read_at_ms) // PRECISION_MS
     last = read_at_ms // PRECISION_MS + SLOTS - BLANK_SLOTS

@@ -10,6 +10,8 @@ A flush has these steps, so that a crash at any point can be recovered:
     check   write and sync the positions of log,      -
             wheel and topic
 
+A slave writes its files likewise, with the progress of its master (`replica_progress.py`).
+
 A start truncates the timer log at the position of the check file, and appends the later units again
 from the timer topic. After Java it keeps the later units, as Java does: Java never writes its wheel
 in parts. The check file is written only when the commit log is synced up to the positions in it.
@@ -88,6 +90,7 @@ class TimerFiles:
         queue_offset: of the first message of the timer topic that is not in the log yet.
         scan_from: commit log position before all possible deliveries from slots from `read_at_ms`
             on; None if unknown, or if there can be none.
+        window_ms, exact_from_ms: see `TimerCheck`.
         is_changed: the check file is outdated.
         is_frozen: a sync failed; nothing more is made durable until the next start.
     """
@@ -110,16 +113,18 @@ class TimerFiles:
         self.read_at_ms = 0
         self.queue_offset = 0
         self.scan_from: int | None = None
+        self.window_ms = self.exact_from_ms = 0
         self.is_changed = False
         self.is_frozen = False
         self._has_wheel_file = disk.exists(TIMER_WHEEL)
         self._has_check_file = disk.exists(TIMER_CHECK)
 
-    def rebuild_reason(self, topic_end: int, *, was_kourou: bool) -> str | None:
+    def rebuild_reason(self, topic_end: int, log_end: int, *, was_kourou: bool) -> str | None:
         """Return the reason why the files do not contain all waiting messages; None if they do.
 
         Args:
             topic_end: the queue offset after the last message of the timer topic.
+            log_end: the end of the commit log.
             was_kourou: Kourou had the store open last, not Java.
 
         Raises:
@@ -132,6 +137,8 @@ class TimerFiles:
             return f"{TIMER_CHECK} does not match its checksum"
         if check.log_position > end:
             return f"{TIMER_LOG} ends at byte {end}, not at {check.log_position}"
+        if check.covered_at is not None and check.covered_at > log_end:
+            return f"{TIMER_CHECK} is of a log up to {check.covered_at}, which ends at {log_end}"
         if check.scan_from is None and has_finer_slots(self._disk):
             return f"{TIMER_WHEEL} has slots of less than a second (timerPrecisionMs)"
         return None
@@ -160,6 +167,7 @@ class TimerFiles:
             back_ms = (SLOTS // 2 - BLANK_SLOTS) * PRECISION_MS
             self.read_at_ms = now_at_ms - back_ms if has_log else now_at_ms
         self.queue_offset = max(0, check.queue_offset)
+        self.window_ms, self.exact_from_ms = check.window_ms, check.exact_from_ms
         if check.scan_from is not None:
             self._recover_kourou(was_clean=was_clean)
         else:
@@ -171,12 +179,12 @@ class TimerFiles:
         end = self.check.log_position
         self._load_wheel()
         self.scan_from = self.check.scan_from
-        if was_clean:
-            self.log.start_at(end)
-            return
         self._unlink_units_from(end)
         self._write_wheel(self.wheel.take_dirty())
-        self.log.truncate(end)
+        if was_clean:
+            self.log.start_at(end)
+        else:
+            self.log.truncate(end)
 
     def _recover_java(self, queue_offset_of: QueueOffsetOf) -> None:
         snapshot = self._load_wheel()
@@ -315,6 +323,21 @@ class TimerFiles:
         self.is_changed = self.is_changed or count > 0
         return count
 
+    def note_window(self, window_ms: int) -> None:
+        """Note the window by which slots are chosen from now on; see `choose_slot`."""
+        if window_ms == self.window_ms:
+            return
+        last = self.wheel.last_second
+        if last is not None:
+            self.note_inexact(last)
+        if self.window_ms:  # messages may be taken in again, into other slots
+            self.note_inexact((self.read_at_ms + max(self.window_ms, window_ms)) // PRECISION_MS)
+        self.window_ms = window_ms
+
+    def note_inexact(self, second: int) -> None:
+        """Note that a slot has messages which other replicas may have in an earlier one."""
+        self.exact_from_ms = max(self.exact_from_ms, (second + 1) * PRECISION_MS)
+
     def mark_done(self, second: int) -> None:
         """Mark all slots up to and including this one as done."""
         self.wheel.mark_done(second)
@@ -322,7 +345,12 @@ class TimerFiles:
         self.is_changed = True
 
     def skip_to(self, read_at_ms: int) -> None:
-        """Advance `read_at_ms` over empty slots, without marking the check file as outdated."""
+        """Advance `read_at_ms` over empty slots.
+
+        The check file counts as outdated only if slaves can follow from now on.
+        """
+        if self.read_at_ms < self.exact_from_ms <= read_at_ms:
+            self.is_changed = True
         self.read_at_ms = max(self.read_at_ms, read_at_ms)
 
     # Making durable
@@ -335,7 +363,8 @@ class TimerFiles:
         Args:
             now_ms: the current time.
             scan_from: see `TimerFiles.scan_from`; for the next start.
-            covered_at: see `FlushPlan.covered_at`: the written position of the commit log.
+            covered_at: see `FlushPlan.covered_at`: the written position of the commit log. A log
+                that is cut there has other deliveries behind it.
         """
         if self.is_frozen or not self.is_changed:
             return None
@@ -347,7 +376,10 @@ class TimerFiles:
             master_queue_offset=self.queue_offset,
             changed_at_ms=now_ms,
             counter=self.check.counter + 1,
-            scan_from=scan_from,
+            scan_from=min(scan_from, covered_at),
+            covered_at=covered_at,
+            window_ms=self.window_ms,
+            exact_from_ms=self.exact_from_ms,
         )
         return FlushPlan(check, covered_at, self.wheel.take_dirty(), *self.log.take_unsynced())
 

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
 
 from kourou.disk import Disk
-from kourou.errors import MalformedMessageError
+from kourou.errors import MalformedMessageError, StoreConfigError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.record.layout import RecordHeader
+from kourou.protocol.timer_progress import ReplicaProgress
 from kourou.store.log.log_walk import Progress, walk_log
 from kourou.store.paths import COMMITLOG
 from kourou.store.state.file_sizes import log_files
@@ -30,9 +32,9 @@ from kourou.store.timer.delivered import target_topic
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.slot_choice import choose_slot
 from kourou.store.timer.timer_files import TimerFiles
-from kourou.store.timer.timer_log import TIMER_LOG
+from kourou.store.timer.timer_log import LOG_FILE_BYTES, TIMER_LOG
 from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record
-from kourou.store.timer.wheel_files import TIMER_CHECK, is_wheel_file
+from kourou.store.timer.wheel_files import TIMER_CHECK, is_wheel_file, read_check
 
 log = logging.getLogger(__name__)
 
@@ -132,12 +134,13 @@ def find_waiting(
 
 
 def _entries_to_add(
-    waiting: WaitingTimers, read_record: ReadRecord, read_at_ms: int
+    waiting: WaitingTimers, read_record: ReadRecord, files: TimerFiles
 ) -> Iterator[TimerRecord]:
     """Yield the messages and recalls that belong into the wheel.
 
     Leaves out recalled messages whose time is past, and recalls of messages that do not wait.
     """
+    read_at_ms, end = files.read_at_ms, files.queue_offset
     deletes = [
         one._replace(record=b"") for one in _records(waiting.recall_positions(), read_record)
     ]
@@ -146,9 +149,10 @@ def _entries_to_add(
     for timer in _records(waiting.positions(), read_record):
         if timer.out_at_ms < read_at_ms and (timer.key, timer.out_at_ms) in recalled:
             continue
-        targets.add(timer.key)
-        yield timer
-    yield from (one for one in deletes if one.key in targets)
+        if timer.header.queue_offset < end:
+            targets.add(timer.key)
+            yield timer
+    yield from (one for one in deletes if one.key in targets and one.header.queue_offset < end)
 
 
 def _records(positions: Iterable[int], read_record: ReadRecord) -> Iterator[TimerRecord]:
@@ -174,6 +178,23 @@ def remove_timer_files(disk: Disk) -> None:
         disk.sync_directory("")
 
 
+def cut_timer_files(disk: Disk, position: int) -> None:
+    """Remove the timer's files, unless they are valid for a log that ends at a position.
+
+    Files that stay are recovered as after a kill: the store may be closed cleanly after this.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    if read_check(disk).covered_at is not None:
+        with suppress(StoreConfigError):
+            files = TimerFiles(disk, LOG_FILE_BYTES)
+            if files.rebuild_reason(0, position, was_kourou=True) is None:
+                files.recover(0, lambda _: None, was_clean=False)
+                return
+    remove_timer_files(disk)
+
+
 def rebuild_timers(
     disk: Disk,
     waiting: WaitingTimers,
@@ -182,38 +203,50 @@ def rebuild_timers(
     *,
     log_file_bytes: int,
     window_ms: int,
+    progress: ReplicaProgress | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> TimerFiles:
     """Build the timer's files from the waiting messages; overdue ones are delivered at once.
 
+    Those of a slave are built with the progress of its master.
+
     Args:
         disk: holds the store; `remove_timer_files` has removed its old files.
-        waiting: from the whole commit log, which is durable.
+        waiting: from the whole commit log, which is durable; or up to `progress.covered_at`.
         read_record: reads from the commit log.
         now_ms: the current time.
         log_file_bytes: size of a file of the timer log.
         window_ms: a message that waits this long, or longer, is rolled.
+        progress: of the master.
         check: called at intervals; what it raises ends this.
 
     Raises:
         OSError: a file cannot be read or written; the next start rebuilds them.
     """
     files = TimerFiles(disk, log_file_bytes)
-    files.read_at_ms = max(PRECISION_MS, now_ms // PRECISION_MS * PRECISION_MS)  # not 0: no file
-    files.queue_offset = waiting.queue_offset
-    for count, timer in enumerate(_entries_to_add(waiting, read_record, files.read_at_ms), 1):
-        choice = choose_slot(timer.out_at_ms, now_ms, files.read_at_ms, window_ms)
+    files.note_window(window_ms)
+    if progress is None:
+        at_ms, scan_from, end = now_ms, waiting.log_end, waiting.queue_offset
+    else:
+        at_ms, scan_from, end = progress.read_at_ms, progress.scan_from, progress.queue_offset
+    files.read_at_ms = max(PRECISION_MS, at_ms // PRECISION_MS * PRECISION_MS)  # not 0: no file
+    files.queue_offset = end
+    if progress is None:  # overdue messages are in this slot
+        files.note_inexact(files.read_at_ms // PRECISION_MS)
+    for count, timer in enumerate(_entries_to_add(waiting, read_record, files), 1):
+        stored_at_ms = min(timer.header.store_at_ms, now_ms)
+        choice = choose_slot(timer.out_at_ms, stored_at_ms, files.read_at_ms, window_ms)
         files.add(choice, timer.unit(choice, now_ms))
         if count % _WRITTEN_TOGETHER == 0:
             files.log.write()
             check()
     files.log.write()
     files.is_changed = True
-    plan = files.plan_flush(now_ms, waiting.log_end, waiting.log_end)
+    plan = files.plan_flush(now_ms, scan_from, waiting.log_end)
     assert plan is not None, "it has changed"
     files.run_flush(plan)
     files.flush_succeeded(plan)
-    files.scan_from = waiting.log_end
+    files.scan_from = plan.check.scan_from
     log.warning(
         "timer_files.remade waiting=%d queue_offset=%d", files.wheel.count, files.queue_offset
     )

@@ -111,6 +111,11 @@ class TimerWheel:
         self._dirty.add(number)
 
     @property
+    def last_second(self) -> int | None:
+        """The last second with messages that is not done; None if there is none."""
+        return max(self._seconds, default=None)
+
+    @property
     def next_second(self) -> int | None:
         """The first second with messages that is not done; None if there is none."""
         # Recovery may have emptied a slot.

@@ -1,0 +1,71 @@
+"""Builds the service that sends the log to slaves, with the rule of what sends wait for.
+
+With a controller, sends wait for the in-sync set, whose keeper also decides what consumers see;
+otherwise for a number of slaves.
+"""
+
+from __future__ import annotations
+
+from kourou.broker.context import BrokerContext
+from kourou.broker.replication.controlled_replica import ControlledReplica
+from kourou.broker.replication.in_sync_keeper import InSyncKeeper
+from kourou.broker.replication.master import ReplicationMaster
+from kourou.broker.writing.copy_waits import CopyRule
+from kourou.remoting.runtime import Runtime
+
+
+def build_master(
+    context: BrokerContext, runtime: Runtime, replica: ControlledReplica | None
+) -> ReplicationMaster | None:
+    """Return the service of a master; None if the broker accepts no slaves.
+
+    Args:
+        context: the broker's state and services, whose commit then waits for copies.
+        runtime: provides the network and the clock.
+        replica: role and epochs in controller mode; None without a controller.
+    """
+    config = context.config
+    if not config.replication.accepts_slaves:
+        return None
+    commit, keeper = context.commit, _build_keeper(context, replica)
+    master = ReplicationMaster(
+        config.replication,
+        context.store.reader,
+        runtime,
+        config.store.commitlog_segment_bytes,
+        keeper,
+    )
+    commit.on_synced = master.on_synced
+    commit.has_slaves = lambda: bool(master.slaves)
+    rules = config.replication
+    if keeper is not None:
+        reason = (
+            "not all members of the in-sync set reported the message within "
+            f"{rules.slave_timeout_ms} ms (slaveTimeout)"
+        )
+        commit.confirmed_position = keeper.confirmed_position
+        commit.wait_for_copies(CopyRule(keeper.copied_position, rules.slave_timeout_ms, reason))
+        master.on_acknowledged = commit.on_copied
+    elif rules.waits_for_copies:
+        slaves = rules.in_sync_replicas - 1
+        reason = (
+            f"fewer than {slaves} slaves (inSyncReplicas - 1) reported the message within "
+            f"{rules.slave_timeout_ms} ms (slaveTimeout)"
+        )
+        commit.wait_for_copies(
+            CopyRule(lambda: master.copied_position(slaves), rules.slave_timeout_ms, reason)
+        )
+        master.on_acknowledged = commit.on_copied
+    return master
+
+
+def _build_keeper(context: BrokerContext, replica: ControlledReplica | None) -> InSyncKeeper | None:
+    if replica is None or not replica.role.is_master:
+        return None
+    return InSyncKeeper(
+        replica.role,
+        replica.port,
+        replica.epochs.epochs,
+        context.config.replication,
+        context.commit,
+    )
