@@ -1,8 +1,7 @@
 """Services that a slave runs while it acts for its master, and stops when that returns.
 
 It delivers messages of delay levels and scheduled messages, and sends open half messages, by other
-brokers. Scheduled messages that would have to be rolled, and records of pops, are left to the
-master.
+brokers. Records of pops are left to the master.
 
 `replication/acting_master.py` decides when.
 """
@@ -60,7 +59,7 @@ class EscapedDeliveries:
         interval_ms = self._config.delay_offset_interval_ms
         self._tasks.start("save delay offsets", interval_ms, self._delay.persist)
         self._timers = timers = self._build_timers()
-        timers.handover.is_acting = True
+        timers.handover.is_acting = timers.storage.is_acting = True
         timers.start_later()  # a master that returns does not wait until the files are rebuilt
         interval_ms = self._config.timer.timer_flush_interval_ms
         self._tasks.start("save timers", interval_ms, timers.storage.flush)

@@ -16,12 +16,18 @@ from kourou.broker.context import BrokerContext
 from kourou.broker.timer.near_slots import DueEntry, pack_entry, unit_due_ms
 from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.errors import MalformedMessageError
+from kourou.model import properties as names
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.hashing import java_string_hash
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import GetRequest, GetResult
 from kourou.store.timer.layouts import KIND_DEFAULT, PRECISION_MS, TimerUnit
-from kourou.store.timer.slot_choice import SlotChoice, choose_slot, out_ms
+from kourou.store.timer.slot_choice import (
+    ROLL_WINDOW_SLOTS_MAX,
+    SlotChoice,
+    choose_slot,
+    out_ms,
+)
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record, unit_of
 
@@ -292,13 +298,35 @@ class TimerIntake:
             log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - no traceback needed
             return
         now_ms = self._clock.now_ms()
-        choice = self._choose(timer.out_at_ms, timer.header.store_at_ms, now_ms)
+        self._put(timer, self._choose(timer.out_at_ms, timer.header.store_at_ms, now_ms), now_ms)
+        self.files.queue_offset = timer.header.queue_offset + 1
+        self._counts.enqueued(timer)
+
+    def _put(self, timer: TimerRecord, choice: SlotChoice, now_ms: int) -> None:
         unit = timer.unit(choice, now_ms)
         is_new = self.files.wheel.slot(choice.second) is None
         self.files.add(choice, unit)
-        self.files.queue_offset = timer.header.queue_offset + 1
-        self._counts.enqueued(timer)
         self._notify(timer, choice, unit, is_new=is_new)
+
+    def wait_on(self, timer: TimerRecord, now_ms: int) -> bool:
+        """Put a message that had to be rolled into a later slot, that of its time if possible.
+
+        Returns:
+            False if the timer log cannot be written.
+        """
+        window_ms = ROLL_WINDOW_SLOTS_MAX * PRECISION_MS
+        choice = choose_slot(timer.out_at_ms, now_ms, self.files.read_at_ms, window_ms)
+        try:
+            self._put(timer, choice, now_ms)
+        except OSError as error:
+            self.failed(error)
+            return False
+        return True
+
+    def is_rolled(self, timer: TimerRecord) -> bool:
+        """Return whether a message was rolled, or had to be."""
+        wait_ms = timer.out_at_ms - timer.header.store_at_ms
+        return names.TIMER_ROLL_TIMES in timer.properties or wait_ms >= self.files.window_ms
 
     def _choose(self, out_at_ms: int, stored_at_ms: int, now_ms: int) -> SlotChoice:
         files = self.files

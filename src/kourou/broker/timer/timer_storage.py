@@ -48,6 +48,7 @@ class TimerStorage:
         delivered: deliveries found at the start that the files do not have.
         delivered_until_ms: store time of the last of these by the clock at that time; 0 for none.
         delivered_from: log position from which they were looked up; None if there can be none.
+        is_acting: whether the broker is a slave that acts for its master.
         is_stopping: set when the broker stops, so that `open` ends soon.
         recalled: recalls found at the start that were due to be rolled while the broker was down:
             in the wheel they may come after the messages that they recall.
@@ -72,6 +73,7 @@ class TimerStorage:
         self.delivered_until_ms = 0
         self.delivered_from: int | None = None
         self.recalled: list[RecallKey] = []
+        self.is_acting = False
         self.is_stopping = asyncio.Event()
         # Only what was durable when the store was opened is certain to be there after a crash.
         self._end = context.store.reader.written_position
@@ -151,6 +153,8 @@ class TimerStorage:
         reason = files.rebuild_reason(topic_end, log_end, was_kourou=run.was_kourou)
         if reason is not None:
             return reason
+        if files.was_acted and not self.is_acting:
+            return "a slave that acted for its master has left messages to that"
         if is_following and files.check.read_at_ms and files.check.covered_at is None:
             return "their slots may differ from those of the master"
         files.recover(self._clock.now_ms(), self._queue_offset_of, was_clean=run.was_clean)
@@ -165,6 +169,7 @@ class TimerStorage:
         if isinstance(files, str):
             self._is_recount_due = True
             return self._rebuilt(files)
+        files.note_window(self.window_ms())
         self._is_recount_due = not self._is_as_left or files.check.scan_from is None
         segment_bytes = self._config.current.store.commitlog_segment_bytes
         scan_from = files.scan_from

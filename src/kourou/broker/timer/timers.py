@@ -165,6 +165,8 @@ class Timers:
         )
         self._slots.recall_all(self.storage.recalled)
         self._files = self._intake.files = files
+        if self.handover.is_acting:
+            files.note_acted()
         self._intake.clamp()
         self._recover_until = self._intake.end
 
@@ -389,15 +391,12 @@ class Timers:
         """Deliver messages whose records must be read from disk."""
         offsets = [unpack_entry(number).physical_offset for _, number in cold]
         try:
-            records = await self._offload(self._read_all, offsets)
+            records = await self._offload(list, map(self._reader.read_record, offsets))
         except OSError:
             self._slots.push_back(cold)
             raise
         for (near, number), record in zip(cold, records, strict=True):
             self._store_due(near, number, record, unpack_entry(number), now_ms)
-
-    def _read_all(self, offsets: Sequence[int]) -> list[bytes | None]:
-        return [self._reader.read_record(offset) for offset in offsets]
 
     def _store_due(
         self, near: NearSlot, number: int, record: bytes | None, entry: DueEntry, now_ms: int
@@ -421,10 +420,16 @@ class Timers:
             or self._was_delivered(key)
             or self._was_decided_otherwise(timer, is_roll=entry.is_roll)
             or (is_final and self.skips_due is not None and self.skips_due(timer))
-            or self.handover.leaves_out(timer, is_roll=entry.is_roll)
+            or self.handover.leaves_out(timer, key)
         ):
             self.counts.dequeued(timer.counted_topic)
             self._settle(near, number)
+            return
+        if entry.is_roll and self.handover.waits_on(timer):
+            if self._intake.wait_on(timer, now_ms):
+                self._settle(near, number)
+            else:
+                self._try_later(near, number, FAILED_RETRY_MS)
             return
         if near.first_put is None:
             near.first_put = self._reader.written_position
@@ -436,6 +441,8 @@ class Timers:
                 waiting = set_aside(draft, timer.header, self._config.current.delay_levels_ms)
                 self._puts.put([waiting], now_ms, done, answers_late=False)
             else:
+                if result.is_settled and self._intake.is_rolled(timer):
+                    self.handover.note_sent(timer, key)
                 self._put_done(near, number, timer.counted_topic, result)
 
         self._puts.put([draft], now_ms, done, answers_late=False)
@@ -484,8 +491,7 @@ class Timers:
         self._in_flight -= 1
         if not result.is_settled:
             is_busy = result.status is PutStatus.BUSY
-            self._paused_until_ms = steady_ms() + (BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS)
-            self._slots.push_back([(near, number)])
+            self._try_later(near, number, BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS)
             log.warning("timer.put_refused status=%s reason=%s", result.status.name, result.reason)
         else:
             if result.status is PutStatus.MESSAGE_ILLEGAL:
@@ -495,6 +501,10 @@ class Timers:
         half = self._config.current.timer.timer_in_flight_max // 2
         if self._is_stopping or self._in_flight in (0, half):
             self._wake.set()
+
+    def _try_later(self, near: NearSlot, number: int, pause_ms: int) -> None:
+        self._paused_until_ms = steady_ms() + pause_ms
+        self._slots.push_back([(near, number)])
 
     def _settle(self, near: NearSlot, number: int) -> None:
         self._slots.settle(near, number)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError
@@ -56,6 +57,9 @@ from kourou.store.timer.wheel_files import (
 )
 
 log = logging.getLogger(__name__)
+
+_ACTED_MS: Final = 2**62
+"""`TimerCheck.exact_from_ms` of files that lack what a slave has left to its master."""
 
 QueueOffsetOf = Callable[[int], int | None]
 """Returns the queue offset of the record at a commit log position; None if there is none."""
@@ -337,6 +341,16 @@ class TimerFiles:
     def note_inexact(self, second: int) -> None:
         """Note that a slot has messages which other replicas may have in an earlier one."""
         self.exact_from_ms = max(self.exact_from_ms, (second + 1) * PRECISION_MS)
+
+    def note_acted(self) -> None:
+        """Note that a slave uses the files while it acts: it leaves messages to its master."""
+        self.exact_from_ms = _ACTED_MS
+        self.is_changed = True
+
+    @property
+    def was_acted(self) -> bool:
+        """Whether a slave that acted for its master used the files."""
+        return self.check.exact_from_ms == _ACTED_MS
 
     def mark_done(self, second: int) -> None:
         """Mark all slots up to and including this one as done."""
