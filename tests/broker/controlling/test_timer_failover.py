@@ -15,6 +15,7 @@ from kourou.broker.timer import timer_storage
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import ProducerConfig
+from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.producer import Producer
 from kourou.errors import KourouError
 from kourou.model import properties as names
@@ -113,7 +114,8 @@ class Timed:
                 at_ms = now_ms() + delay_ms
                 try:
                     receipt = await producer.send(Message(TOPIC, body, deliver_at_ms=at_ms))
-                    self.due[body] = at_ms
+                    if receipt.status is SendStatus.SEND_OK:
+                        self.due[body] = at_ms
                     if rng.random() < 0.2 and delay_ms > 2_000 and receipt.recall_handle:
                         self.recalling.add(body)
                         await producer.recall(TOPIC, receipt.recall_handle)

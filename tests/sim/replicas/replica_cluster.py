@@ -12,6 +12,7 @@ from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
 from kourou.broker.controlling.switching_broker import SwitchingBroker
 from kourou.broker.replication.replication_config import ReplicationConfig
+from kourou.broker.timer.timer_config import TimerConfig
 from kourou.controller.broker_set import BrokerSet, decode_broker_set
 from kourou.controller.config import ControllerConfig
 from kourou.controller.etcd_gateway import Json
@@ -224,6 +225,7 @@ class ReplicaCluster:
             replication=ReplicationConfig(
                 slave_read_enable=True, min_in_sync_replicas=self.min_in_sync
             ),
+            timer=TimerConfig(timer_roll_window_slot=4),
             max_message_size_bytes=16 * 1024,
             pending_connection_bytes_max=1024 * 1024,
             pending_bytes_max=4096 * 1024,
@@ -275,6 +277,11 @@ class ReplicaCluster:
             if role is not None and role.is_master:
                 found[index] = role.master_epoch
         return max(found, key=found.__getitem__, default=None)
+
+    def waiting_timers(self, index: int) -> int:
+        """Return the number of scheduled messages that wait at a replica."""
+        broker = self.brokers[index]
+        return 0 if broker is None else broker.components.timers.waiting
 
     def stored_set(self) -> BrokerSet:
         """Return the broker set as etcd has it."""

@@ -24,6 +24,7 @@ from tests.sim.replicas.replica_cluster import (
     ReplicaCluster,
 )
 from tests.sim.replicas.rules import Rule
+from tests.sim.replicas.timed_sends import DELAYS_MS, TIMED_TOPIC, TimedSends
 
 log = logging.getLogger("kourou.simulation")
 
@@ -292,10 +293,10 @@ class Faults:
             self.note("newest etcd restored, controllers restarted")
 
 
-async def create_topic(cluster: ReplicaCluster) -> None:
-    """Create the topic, and wait until all replicas have it."""
+async def create_topic(cluster: ReplicaCluster, name: str = TOPIC) -> None:
+    """Create a topic, and wait until all replicas have it."""
     async with AdminClient(NAMESRV, runtime=cluster.client_runtime) as admin:
-        await admin.create_topic(TOPIC, queues=QUEUES)
+        await admin.create_topic(name, queues=QUEUES)
     await asyncio.sleep(2.5)  # the slaves copy it each second
 
 
@@ -342,11 +343,15 @@ def simulate(seed: int, *rules: Rule, drill: str = "") -> Result:
         await cluster.start()
         await cluster.until(lambda: len(cluster.in_sync()) == REPLICAS, 60)
         await create_topic(cluster)
+        timed = TimedSends()
         clients = [
             *(history.send(cluster, queue, seed + queue) for queue in range(QUEUES)),
             *(history.read_all(cluster, index) for index in range(REPLICAS)),
             _watch_masters(cluster, history),
         ]
+        if has_faults and not rules:
+            await create_topic(cluster, TIMED_TOPIC)
+            clients.append(timed.send(cluster, seed))
         running = [asyncio.create_task(one) for one in clients]
         faults = Faults(cluster, rng)
         if name:
@@ -356,7 +361,7 @@ def simulate(seed: int, *rules: Rule, drill: str = "") -> Result:
         if has_faults:
             await faults.run()
         await faults.undo()
-        return await _end(cluster, history, faults, running)
+        return await _end(cluster, (history, timed), faults, running)
 
     with ExitStack() as stack:
         for rule in rules:
@@ -380,9 +385,13 @@ async def _watch_masters(cluster: ReplicaCluster, history: History) -> None:
 
 
 async def _end(
-    cluster: ReplicaCluster, history: History, faults: Faults, running: list[asyncio.Task[None]]
+    cluster: ReplicaCluster,
+    clients: tuple[History, TimedSends],
+    faults: Faults,
+    running: list[asyncio.Task[None]],
 ) -> Result:
     """Wait until all replicas are in sync again, end, and check the history."""
+    history, timed = clients
     if cluster.has_older_etcd:
         await asyncio.sleep(_REFUSED_S)
         faults.repair_etcd()
@@ -393,18 +402,22 @@ async def _end(
         # After an older state of etcd was used, none may have all epochs that brokers know.
         is_refused = cluster.had_older_etcd and bool(cluster.refusals())
         is_stuck = not (cluster.waits_for_operator() or is_refused)
-        history.is_over = True
+        history.is_over = timed.is_over = True
         await asyncio.gather(*running)
         return _result(history, faults, is_stuck=is_stuck)
     await asyncio.sleep(3)
-    history.is_over = True
+    history.is_over = timed.is_over = True
     await asyncio.gather(*running)
-    await asyncio.sleep(4)
+    await asyncio.sleep(4 + max(DELAYS_MS) / 1000 if timed.acknowledged else 4)
+    master = cluster.master()
+    waiting = 0 if master is None else cluster.waiting_timers(master)
     for index in range(REPLICAS):
         broker = cluster.brokers[index]
         assert broker is not None, "all are up"
         await cluster.machines[f"broker-{index}"].process.create_task(broker.stop())
     history.check(cluster, faults.failed_disks)
+    if master is not None and timed.acknowledged:
+        history.failures += timed.failures(cluster.machines[f"broker-{master}"].disk, waiting)
     return _result(history, faults, is_stuck=is_stuck)
 
 

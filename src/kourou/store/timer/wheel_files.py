@@ -21,6 +21,7 @@ from kourou.store.timer.wheel import PAGE_BYTES, TimerWheel
 TIMER_WHEEL: Final = "timerwheel"
 TIMER_CHECK: Final = "config/timercheck"
 _READ_BYTES: Final = 256 * PAGE_BYTES
+_ZEROS: Final = bytes(PAGE_BYTES)
 _SECONDS_MAX: Final = 3_000_000_000
 """Greater slot times are in units below a second: this is the year 2065 in seconds, but half
 seconds since 1970 have exceeded it since 2017."""
@@ -106,6 +107,6 @@ def _pages(disk: Disk, name: str) -> Iterator[tuple[int, bytes]]:
         data = disk.read(name, at, _READ_BYTES) if at < size else b""
         for index in range(0, len(data), PAGE_BYTES):
             page = data[index : index + PAGE_BYTES]
-            if any(page):
+            if page != _ZEROS[: len(page)]:
                 yield at + index, page
         at += _READ_BYTES
