@@ -456,6 +456,7 @@ class _RunningBroker:
         self.components.flusher.close()
 
     async def _stop_deliveries(self) -> None:
+        self._context.commit.drain()
         await self.components.popping.stop()
         await self.components.delay.stop()
         await self.components.timers.stop()

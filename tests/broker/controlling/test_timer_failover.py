@@ -197,6 +197,27 @@ def test_new_master_has_its_timers_without_a_rebuild(monkeypatch: pytest.MonkeyP
     run_virtual(main())
 
 
+def test_master_without_copies_stops_although_a_delivery_is_not_confirmed() -> None:
+    async def main() -> None:
+        async with TimedCluster(3, min_in_sync=2) as cluster:
+            await cluster.start_all()
+            master = cast(int, cluster.master())
+            async with cluster.timed_producer as producer:
+                await producer.send(Message(TOPIC, b"x", delay_ms=1_500))
+            cluster.cut_slaves(master)
+            await asyncio.sleep(2)
+            broker, cluster.brokers[master] = cluster.brokers[master], None
+            assert broker is not None
+            async with asyncio.timeout(5):
+                await broker.stop()
+            await cluster.until(lambda: cluster.master() not in (None, master), 60)
+            await asyncio.sleep(10)
+            _, delivered = records(cluster.disks[cast(int, cluster.master())])
+            assert len(delivered[b"x"]) == 1
+
+    run_virtual(main())
+
+
 def test_slave_drops_the_messages_that_its_master_has_delivered() -> None:
     async def main() -> None:
         async with TimedCluster(3) as cluster:

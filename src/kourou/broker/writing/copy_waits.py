@@ -19,7 +19,7 @@ from typing import Final
 from kourou.broker.writing.put import PendingPuts, PutResult, PutStatus, Waiter
 
 _DRAIN_S: Final = 1.0
-"""How long `close` waits for copies."""
+"""How long `close` waits for copies, and puts of the broker itself after `drain`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class CopyWaits:
         self._clients: deque[Waiter] = deque()
         self._own: deque[Waiter] = deque()  # puts of the broker itself
         self._timer: asyncio.TimerHandle | None = None
+        self._drain_timer: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
 
     def add(self, waiter: Waiter) -> None:
@@ -94,6 +95,25 @@ class CopyWaits:
             self._pending.remove(waiter)
             waiter.stored()
 
+    def drain(self) -> None:
+        """Refuse puts of the broker itself that wait for a second, from now on.
+
+        The broker stops, and waits for their answers before `close`: a master that was replaced
+        gets no copies any more.
+        """
+        self._drain_timer = self._loop.call_later(_DRAIN_S, self._drain_own)
+
+    def _drain_own(self) -> None:
+        self._refuse_own()
+        self.drain()
+
+    def _refuse_own(self) -> None:
+        while self._own:
+            waiter = self._own.popleft()
+            self._pending.remove(waiter)
+            result = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._rule.reason)
+            waiter.answer(result)
+
     async def close(self) -> None:
         """Wait a second at most for the remaining copies, and answer all puts."""
         try:
@@ -104,20 +124,17 @@ class CopyWaits:
         except TimeoutError:
             while self._clients:
                 self._give_up(self._clients.popleft())
-            while self._own:
-                waiter = self._own.popleft()
-                self._pending.remove(waiter)
-                result = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._rule.reason)
-                waiter.answer(result)
+            self._refuse_own()
         self.abandon()
 
     def abandon(self) -> None:
         """Answer no put any more."""
         self._clients.clear()
         self._own.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._drain_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._drain_timer = None
 
     def _schedule(self) -> None:
         if not (self._clients or self._own):

@@ -311,6 +311,11 @@ class GroupCommit:
             self._writer.check_writable()
         return self._writer.followed_deletion(topic, below)
 
+    def drain(self) -> None:
+        """See `CopyWaits.drain`."""
+        if self._copies is not None:
+            self._copies.drain()
+
     async def close(self) -> None:
         """Refuse further messages, and return when all accepted ones are synced and answered.
 
