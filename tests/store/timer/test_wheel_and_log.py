@@ -23,7 +23,7 @@ from kourou.store.timer.layouts import (
 from kourou.store.timer.slot_choice import SlotChoice, choose_slot, exact_due_ms, out_ms
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_log import TIMER_LOG, TimerLog
-from kourou.store.timer.timer_rebuild import cut_timer_files
+from kourou.store.timer.timer_rebuild import KeyedPositions, cut_timer_files
 from kourou.store.timer.wheel_files import TIMER_CHECK, TIMER_WHEEL
 from kourou.testing.disk import SimDisk
 
@@ -279,3 +279,17 @@ def test_a_cut_keeps_the_files_if_they_depend_on_what_stays(position: int, is_ke
         assert chains(opened(disk, was_clean=True)) == {second: [1]}
     else:
         assert disk.list(TIMER_LOG) == []
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=40))
+def test_first_position_of_a_key_is_removed_first(steps: list[tuple[bool, int]]) -> None:
+    positions, model = KeyedPositions(), defaultdict[bytes, list[int]](list)
+    for number, (is_added, name) in enumerate(steps):
+        key = b"%d" % name
+        if is_added:
+            positions.add(key, number)
+            model[key].append(number)
+        else:
+            positions.remove_first(key)
+            model[key] = model[key][1:]
+    assert positions.sorted() == sorted(one for some in model.values() for one in some)

@@ -57,8 +57,8 @@ class WaitingTimers:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[bytes, list[int]] = {}
-        self._deletes: dict[bytes, list[int]] = {}  # the same for recalls
+        self._waiting = KeyedPositions()
+        self._deletes = KeyedPositions()  # the same for recalls
         self.queue_offset = 0
         self.log_end = 0
 
@@ -85,24 +85,55 @@ class WaitingTimers:
         )
         key = blake2b("\x02".join(key_fields).encode(), digest_size=_KEY_BYTES).digest()
         table = self._deletes if names.TIMER_DEL_UNIQKEY in properties else self._waiting
-        if is_dequeued and (positions := table.get(key)) is not None:
-            positions.pop(0)
-            if not positions:
-                del table[key]
+        if is_dequeued:
+            table.remove_first(key)
         if is_timer:
-            table.setdefault(key, []).append(header.physical_offset)
+            table.add(key, header.physical_offset)
 
     def positions(self) -> list[int]:
         """Return the log positions of messages that wait to be delivered, ascending."""
-        return _sorted_positions(self._waiting)
+        return self._waiting.sorted()
 
     def recall_positions(self) -> list[int]:
         """Return the log positions of all recalls; the log does not show which took effect."""
-        return _sorted_positions(self._deletes)
+        return self._deletes.sorted()
 
 
-def _sorted_positions(table: dict[bytes, list[int]]) -> list[int]:
-    return sorted(position for positions in table.values() for position in positions)
+class KeyedPositions:
+    """Log positions by key, mostly one for each, in the order of the log.
+
+    A list for each would be a million objects of which the garbage collector looks at each, again
+    and again, while nothing else runs.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[bytes, int] = {}
+        self._others: dict[bytes, list[int]] = {}
+
+    def add(self, key: bytes, position: int) -> None:
+        """Add a position, greater than those of the key."""
+        if key in self._first:
+            self._others.setdefault(key, []).append(position)
+        else:
+            self._first[key] = position
+
+    def remove_first(self, key: bytes) -> None:
+        """Remove the first position of a key, if it has any."""
+        others = self._others.pop(key, [])
+        if others:
+            self._first[key] = others.pop(0)
+            if others:
+                self._others[key] = others
+        else:
+            self._first.pop(key, None)
+
+    def sorted(self) -> list[int]:
+        """Return all positions, ascending."""
+        found = list(self._first.values())
+        for others in self._others.values():
+            found += others
+        found.sort()
+        return found
 
 
 def find_waiting(
