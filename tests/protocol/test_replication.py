@@ -55,6 +55,19 @@ def test_transfers_decode_from_any_pieces(transfers: list[Transfer], cuts: list[
     assert [one for piece in pieces for one in decoder.feed(piece)] == transfers
 
 
+def test_only_a_transfer_that_two_pieces_share_is_copied() -> None:
+    decoder = TransferDecoder()
+    data = encoded([Transfer(0, b"one"), Transfer(3, b"two"), Transfer(6, b"three")])
+    piece = bytearray(data)
+    whole, split = decoder.feed(memoryview(piece)[:-3])
+    assert (whole.data, split.data) == (b"one", b"two")
+
+    piece[:] = bytes(len(piece))  # as the next read into the same buffer does
+
+    assert whole.data == bytes(3)
+    assert decoder.feed(data[-3:]) == [Transfer(6, b"three")]
+
+
 @given(st.lists(st.binary(max_size=80), max_size=6))
 def test_random_bytes_raise_protocol_errors_only(pieces: list[bytes]) -> None:
     for decoder in (ReportDecoder(), TransferDecoder(64)):

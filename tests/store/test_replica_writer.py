@@ -42,7 +42,7 @@ class ReplicaRig(Rig):
 
     def receive(self, data: bytes, position: int | None = None) -> int:
         at = self.writer.received_position if position is None else position
-        return self.writer.append_received(at, data)
+        return self.writer.append_received(at, [data])
 
     def copy(self, master: Rig, rng: random.Random | None = None) -> None:
         """Receive the rest of the master's log, in random pieces, and commit some of them."""
@@ -220,7 +220,7 @@ def test_changed_bytes_are_refused_or_are_records(data: st.DataObject) -> None:
     try:
         while at < end:
             size = data.draw(st.integers(1, 400))
-            taken += b"".join(run.data for run in received.add(bytes(changed[at : at + size])))
+            taken += b"".join(run.data for run in received.add([bytes(changed[at : at + size])]))
             at += size
     except ReplicationRefusedError:
         assert bytes(changed) != original
@@ -233,7 +233,7 @@ def test_random_bytes_are_refused_by_name(pieces: list[bytes]) -> None:
     received = ReceivedBytes(0, SEGMENT_BYTES)
     try:
         for piece in pieces:
-            assert received.add(piece) == []
+            assert received.add([piece]) == []
     except ReplicationRefusedError:
         pass
     else:

@@ -36,7 +36,7 @@ def build_master(
         keeper,
     )
     commit.on_synced = master.on_synced
-    commit.has_slaves = lambda: bool(master.slaves)
+    commit.has_slaves = lambda: master.has_slave_at_end
     rules = config.replication
     if keeper is not None:
         reason = (

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from kourou.errors import EpochError, FrameTooLargeError, MalformedFrameError
 from kourou.model.epochs import EpochEntry, EpochList
+from kourou.protocol.frame_pieces import FramePieces
 
 _HANDSHAKE: Final = 1
 _TRANSFER: Final = 2
@@ -84,13 +85,13 @@ class EpochTransfer(NamedTuple):
             log is empty.
         epoch: see the module; not validated.
         confirm: position up to which the log is on all members of the in-sync set.
-        data: the bytes; empty in a heartbeat.
+        data: the bytes; empty in a heartbeat. Those of a decoder are a view of what it was fed.
     """
 
     position: int
     epoch: EpochEntry
     confirm: int
-    data: bytes
+    data: bytes | memoryview
 
 
 SlaveFrame = SlaveHandshake | Report
@@ -154,12 +155,13 @@ class MasterFrameDecoder:
     Holds one incomplete frame: at most `data_bytes_max` and a head.
     """
 
-    __slots__ = ("_buffer", "_data_bytes_max")
+    __slots__ = ("_data_bytes_max", "_frames", "_pieces")
 
     def __init__(self, data_bytes_max: int = TRANSFER_BYTES_MAX) -> None:
         """Begin at the start of a frame; refuse transfers of more than `data_bytes_max`."""
         self._data_bytes_max = data_bytes_max
-        self._buffer = bytearray()
+        self._frames: list[MasterFrame] = []
+        self._pieces = FramePieces(self._take)
 
     def feed(self, data: bytes | memoryview) -> list[MasterFrame]:
         """Return the frames that `data` completes, oldest first.
@@ -169,34 +171,34 @@ class MasterFrameDecoder:
                 increase.
             FrameTooLargeError: a frame exceeds the limit.
         """
-        self._buffer += data
-        frames, at = list[MasterFrame](), 0
-        while len(self._buffer) - at >= _MASTER_HEAD.size:
-            state, size, position, epoch = _MASTER_HEAD.unpack_from(self._buffer, at)
-            is_transfer = _is_transfer(state)
-            limit = self._data_bytes_max if is_transfer else EPOCHS_MAX * _ENTRY.size
-            if size < 0 or (not is_transfer and size % _ENTRY.size):
-                raise MalformedFrameError(f"the master sent a frame with a body of {size} bytes")
-            if size > limit:
-                raise FrameTooLargeError(size, limit)
-            start = at + (TRANSFER_HEAD_BYTES if is_transfer else _MASTER_HEAD.size)
-            end = start + size
-            if len(self._buffer) < end:
-                break
-            body = bytes(memoryview(self._buffer)[start:end])
-            if position < (0 if size or not is_transfer else NO_POSITION):
-                raise MalformedFrameError(f"the master sent the negative log position {position}")
-            if is_transfer:
-                rest = _TRANSFER_REST.unpack_from(self._buffer, at + _MASTER_HEAD.size)
-                epoch_start, confirm = rest
-                frames.append(
-                    EpochTransfer(position, EpochEntry(epoch, epoch_start), confirm, body)
-                )
-            else:
-                frames.append(MasterHandshake(position, _epochs(_ENTRY.iter_unpack(body))))
-            at = end
-        del self._buffer[:at]
-        return frames
+        self._frames = []
+        self._pieces.feed(data)
+        return self._frames
+
+    def _take(self, data: memoryview) -> int:
+        if len(data) < _MASTER_HEAD.size:
+            return _MASTER_HEAD.size
+        state, size, position, epoch = _MASTER_HEAD.unpack_from(data)
+        is_transfer = _is_transfer(state)
+        limit = self._data_bytes_max if is_transfer else EPOCHS_MAX * _ENTRY.size
+        if size < 0 or (not is_transfer and size % _ENTRY.size):
+            raise MalformedFrameError(f"the master sent a frame with a body of {size} bytes")
+        if size > limit:
+            raise FrameTooLargeError(size, limit)
+        start = TRANSFER_HEAD_BYTES if is_transfer else _MASTER_HEAD.size
+        end = start + int(size)
+        if len(data) < end:
+            return end
+        body = data[start:end]
+        if position < (0 if size or not is_transfer else NO_POSITION):
+            raise MalformedFrameError(f"the master sent the negative log position {position}")
+        if is_transfer:
+            epoch_start, confirm = _TRANSFER_REST.unpack_from(data, _MASTER_HEAD.size)
+            entry = EpochEntry(epoch, epoch_start)
+            self._frames.append(EpochTransfer(position, entry, confirm, body))
+        else:
+            self._frames.append(MasterHandshake(position, _epochs(_ENTRY.iter_unpack(body))))
+        return end
 
 
 def _is_transfer(state: int) -> bool:

@@ -21,6 +21,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from kourou.errors import FrameTooLargeError, MalformedFrameError
+from kourou.protocol.frame_pieces import FramePieces
 
 _REPORT: Final = Struct(">q")
 _HEAD: Final = Struct(">qi")
@@ -37,11 +38,11 @@ class Transfer(NamedTuple):
 
     Attributes:
         position: position of the first byte.
-        data: the bytes; empty in a heartbeat.
+        data: the bytes; empty in a heartbeat. Those of a decoder are a view of what it was fed.
     """
 
     position: int
-    data: bytes
+    data: bytes | memoryview
 
 
 def encode_report(position: int) -> bytes:
@@ -87,12 +88,13 @@ class TransferDecoder:
     Holds one incomplete frame: at most `data_bytes_max` and a head.
     """
 
-    __slots__ = ("_buffer", "_data_bytes_max")
+    __slots__ = ("_data_bytes_max", "_pieces", "_transfers")
 
     def __init__(self, data_bytes_max: int = TRANSFER_BYTES_MAX) -> None:
         """Begin at the start of a frame; refuse transfers of more than `data_bytes_max`."""
         self._data_bytes_max = data_bytes_max
-        self._buffer = bytearray()
+        self._transfers: list[Transfer] = []
+        self._pieces = FramePieces(self._take)
 
     def feed(self, data: bytes | memoryview) -> list[Transfer]:
         """Return the transfers and heartbeats that `data` completes, oldest first.
@@ -101,22 +103,22 @@ class TransferDecoder:
             MalformedFrameError: a position or a size is negative.
             FrameTooLargeError: a transfer exceeds the limit.
         """
-        self._buffer += data
-        transfers = []
-        at, end = 0, len(self._buffer)
-        while end - at >= HEAD_BYTES:
-            position, size = _HEAD.unpack_from(self._buffer, at)
-            if position < 0 or size < 0:
-                raise MalformedFrameError(
-                    f"the master sent {size} bytes of its log from position {position}; neither "
-                    "can be negative"
-                )
-            if size > self._data_bytes_max:
-                raise FrameTooLargeError(size, self._data_bytes_max)
-            start = at + HEAD_BYTES
-            if end - start < size:
-                break
-            at = start + size
-            transfers.append(Transfer(position, bytes(self._buffer[start:at])))
-        del self._buffer[:at]
-        return transfers
+        self._transfers = []
+        self._pieces.feed(data)
+        return self._transfers
+
+    def _take(self, data: memoryview) -> int:
+        if len(data) < HEAD_BYTES:
+            return HEAD_BYTES
+        position, size = _HEAD.unpack_from(data)
+        if position < 0 or size < 0:
+            raise MalformedFrameError(
+                f"the master sent {size} bytes of its log from position {position}; neither "
+                "can be negative"
+            )
+        if size > self._data_bytes_max:
+            raise FrameTooLargeError(size, self._data_bytes_max)
+        end = HEAD_BYTES + int(size)
+        if end <= len(data):
+            self._transfers.append(Transfer(position, data[HEAD_BYTES:end]))
+        return end

@@ -173,13 +173,15 @@ class StoreReader:
         """
         return self._log.read(physical_offset, size)
 
-    def written_resident(self, physical_offset: int, size: int) -> bytes | None:
-        """Return what `written_bytes` would, or None if that might wait for the device.
+    def written_view(self, physical_offset: int, size: int) -> memoryview | None:
+        """Return a view of written bytes of one segment, or None if it might wait for the device.
+
+        It keeps a removed segment's space in use: do not store it.
 
         Raises:
             FileNotFoundError: the segment was removed.
         """
-        return self._log.read_resident(physical_offset, size)
+        return self._log.view_resident(physical_offset, size)
 
     def segment_end(self, position: int) -> int:
         """Return the end position of the log's file that contains `position`."""

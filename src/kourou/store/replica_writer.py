@@ -49,8 +49,8 @@ class ReplicaWriter(StoreWriter):
         """Whether the log has no record."""
         return self._log.appended_position == self._log.min_position
 
-    def append_received(self, position: int, data: bytes) -> int:
-        """Append bytes of the master's log, as far as they complete records, in memory.
+    def append_received(self, position: int, pieces: Sequence[bytes | memoryview]) -> int:
+        """Append pieces of the master's log, as far as they complete records, in memory.
 
         Returns:
             The size of the records that were appended; 0 if none was completed.
@@ -71,7 +71,7 @@ class ReplicaWriter(StoreWriter):
             self._begin_at(position)
         before = self._log.appended_position
         try:
-            runs = self._received.add(data)
+            runs = self._received.add(pieces)
         except ReplicationRefusedError:
             self.drop_received()
             raise

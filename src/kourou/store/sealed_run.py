@@ -51,5 +51,5 @@ class SealedRun:
         self.pending = pending
         self.feed = feed
         self.position = self.limit = self.store_at_ms = 0
-        self.buffers: list[bytes] = []
+        self.buffers: list[bytes | memoryview] = []
         self.keyed: list[FedRecord | FedBatch] = []

@@ -128,6 +128,36 @@ def test_sending_stops_at_the_limit_of_unreported_bytes_and_continues_after_a_re
     run(test, ha_ahead_bytes=8 * KIB)
 
 
+def test_no_frame_exceeds_its_limit_although_more_is_read_at_once() -> None:
+    async def test(cluster: Cluster) -> None:
+        await send(cluster, 40)
+        slave = await slave_of(cluster)
+        await slave.until_end(end_of(cluster))
+
+        sizes = [len(transfer.data) for transfer in slave.transfers()]
+        assert set(sizes[:-1]) == {KIB}
+        assert 0 < sizes[-1] <= KIB
+        assert bytes(slave.data) == log_bytes(cluster.broker(), 0, end_of(cluster))
+
+    run(test, ha_transfer_batch_bytes=KIB)
+
+
+def test_a_slave_far_behind_has_no_record_synced_for_it() -> None:
+    async def test(cluster: Cluster) -> None:
+        await send(cluster, 40)
+        master, slave = master_of(cluster), await slave_of(cluster)
+        await slave.until_end(8 * KIB)
+        assert master.slaves
+        assert not master.has_slave_at_end
+
+        while (at := slave.end) < end_of(cluster):
+            slave.report(at)
+            await slave.until_end(at + 1)
+        assert master.has_slave_at_end
+
+    run(test, ha_ahead_bytes=8 * KIB)
+
+
 def test_a_record_beyond_that_limit_reaches_a_slave_that_reports_whole_records() -> None:
     async def test(cluster: Cluster) -> None:
         slave = await slave_of(cluster)
@@ -331,7 +361,7 @@ class MemoryLog:
     def segment_end(self, position: int) -> int:
         return position - position % KIB + KIB
 
-    def written_resident(self, physical_offset: int, size: int) -> None:
+    def written_view(self, physical_offset: int, size: int) -> None:
         del physical_offset, size
 
     def written_bytes(self, physical_offset: int, size: int) -> bytes:

@@ -51,7 +51,7 @@ def test_frames_are_those_of_the_protocol() -> None:
     data = encode_master_handshake(200, epochs((1, 0)))
     data += encode_transfer_head(100, EpochEntry(1, 0), 50, 3) + b"abc"
 
-    hello, received = dialect.feed(data)
+    hello, received = dialect.feed(memoryview(data))
 
     assert dialect.verified == UNKNOWN
     dialect.on_frame(hello)

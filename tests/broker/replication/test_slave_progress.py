@@ -16,7 +16,7 @@ LOG = LogRange(first=1000, end=2350, segment_bytes=1000)
 
 
 def progress(*, ahead: int = 400, from_last_file: bool = False) -> SlaveProgress:
-    return SlaveProgress(batch_bytes=100, ahead_bytes=ahead, from_last_file=from_last_file)
+    return SlaveProgress(piece_bytes=100, ahead_bytes=ahead, from_last_file=from_last_file)
 
 
 def pieces(slave: SlaveProgress, log: LogRange, unit: int = 0) -> list[tuple[int, int]]:

@@ -104,6 +104,12 @@ class ReplicationMaster:
         """The connections that have reported a position, oldest first."""
         return [slave for slave in self._connections if slave.progress.sent != UNKNOWN]
 
+    @property
+    def has_slave_at_end(self) -> bool:
+        """Whether a slave has been sent what is synced, nearly."""
+        far_below = self.source.synced_position - self.config.ha_ahead_bytes
+        return any(slave.progress.sent > far_below for slave in self.slaves)
+
     def copied_position(self, slaves: int) -> int:
         """Return the log position up to which this many slaves have reported the log.
 

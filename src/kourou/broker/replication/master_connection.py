@@ -1,6 +1,6 @@
 """The master's side of a connection from one slave: reads its reports, and sends it the log.
 
-Bytes are sent once they are synced. Those in the page cache are read on the event loop, others in a
+Bytes are sent once they are synced. Those in the page cache leave from there, others are read in a
 thread. A slave that does not read, or does not report, stops the sending to itself only.
 
 Source: DefaultHAConnection.java, apache/rocketmq 5.5.0.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
 from kourou.broker.replication.master_dialects import MasterDialect
@@ -30,6 +31,9 @@ log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 4096
 """Receive buffer: 512 reports."""
+_PIECE_BYTES: Final = 1024 * 1024
+"""Bytes of the log that are read and sent at once, in several frames. A slave that is far behind
+gets them twice as fast as frame by frame."""
 _OUTPUT_BYTES_MAX: Final = 1024 * 1024
 """Output that the transport buffers before sending pauses."""
 
@@ -50,7 +54,7 @@ class LogSource(Protocol):
 
     def written_bytes(self, physical_offset: int, size: int) -> bytes: ...
 
-    def written_resident(self, physical_offset: int, size: int) -> bytes | None: ...
+    def written_view(self, physical_offset: int, size: int) -> memoryview | None: ...
 
 
 class Master(Protocol):
@@ -105,14 +109,17 @@ class MasterConnection(asyncio.BufferedProtocol):
         config = master.config
         self._loop = asyncio.get_running_loop()
         self.remote_address: Address = NO_ADDRESS
-        self.progress = SlaveProgress(
-            batch_bytes=config.ha_transfer_batch_bytes,
-            ahead_bytes=config.ha_ahead_bytes,
-            from_last_file=config.sync_from_last_file,
-        )
+        self._batch_bytes = piece_bytes = config.ha_transfer_batch_bytes
         self._rate: TransferRate | None = None
         if config.ha_flow_control_enable:
             self._rate = TransferRate(config.max_ha_transfer_byte_in_second, self._loop.time())
+        else:
+            piece_bytes *= max(1, _PIECE_BYTES // piece_bytes)
+        self.progress = SlaveProgress(
+            piece_bytes=piece_bytes,
+            ahead_bytes=config.ha_ahead_bytes,
+            from_last_file=config.sync_from_last_file,
+        )
         self.broker_id = UNKNOWN
         self._dialect = master.create_dialect()
         self._received = bytearray(_READ_BYTES)
@@ -198,7 +205,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         is_idle = (now_s - self._sent_at_s) * 1000 >= config.ha_send_heartbeat_interval_ms
         is_due = is_idle or self._dialect.has_news
         if is_due and self.progress.sent != UNKNOWN and not self._is_paused:
-            self._write(self._dialect.transfer_head(self.progress.sent, 0), b"")
+            self._write([self._dialect.transfer_head(self.progress.sent, 0)])
 
     def send(self) -> None:
         """Send the synced bytes of the log, as far as the slave and the limits allow."""
@@ -217,7 +224,7 @@ class MasterConnection(asyncio.BufferedProtocol):
             position, size = piece
             size = min(size, self._dialect.transfer_end(position) - position)
             try:
-                data = self._master.source.written_resident(position, size)
+                data = self._master.source.written_view(position, size)
             except OSError as error:
                 self._on_unreadable(position, error)
                 return
@@ -231,7 +238,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         if handshake.from_last_file:
             self.progress.begin_at_last_file()
         self._master.on_handshake(self, handshake)
-        self._write(self._dialect.answer(self._range().end), b"")
+        self._write([self._dialect.answer(self._range().end)])
 
     def _on_report(self, position: int) -> None:
         is_first = self.progress.sent == UNKNOWN
@@ -287,10 +294,10 @@ class MasterConnection(asyncio.BufferedProtocol):
             self._on_unreadable(position, error)
             return
         self._read = None
-        self._transfer(position, data)
+        self._transfer(position, memoryview(data))
         self.send()
 
-    def _transfer(self, position: int, data: bytes) -> None:
+    def _transfer(self, position: int, data: memoryview) -> None:
         if self._transport is None:
             return
         if not data:  # nothing would ever follow
@@ -300,12 +307,16 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._sent_bytes += len(data)
         if self._rate is not None:
             self._rate.count(len(data))
-        self._write(self._dialect.transfer_head(position, len(data)), data)
+        frames = list[bytes | memoryview]()
+        for at in range(0, len(data), self._batch_bytes):
+            batch = data[at : at + self._batch_bytes]
+            frames += (self._dialect.transfer_head(position + at, len(batch)), batch)
+        self._write(frames)
         self._master.on_sent(self)
 
-    def _write(self, head: bytes, data: bytes) -> None:
+    def _write(self, frames: Sequence[bytes | memoryview]) -> None:
         assert self._transport is not None, "the caller checks it"
-        self._transport.writelines((head, data) if data else (head,))
+        self._transport.writelines(frames)
         self._sent_at_s = self._loop.time()
 
     def _on_unreadable(self, position: int, error: OSError) -> None:

@@ -23,7 +23,9 @@ from kourou.errors import EpochError, ProtocolError, ReplicationRefusedError, St
 from kourou.model.epochs import EpochEntry
 from kourou.store.replica_writer import ReplicaWriter
 
-_READ_BYTES: Final = 1024 * 1024
+_READ_BYTES: Final = 256 * 1024
+"""Receive buffer. Larger reads take longer: their copies leave the processor's caches, and the
+allocator returns blocks of that size to the system each time."""
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes that wait for the disk above which the slave stops reading."""
 
@@ -72,8 +74,10 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._frames: deque[Frame] = deque()  # received and not processed
         self._note: asyncio.Task[None] | None = None  # an epoch that is being noted
         self._received = bytearray(_READ_BYTES)
+        _keep_freed_memory()
         self._transport: asyncio.Transport | None = None
         self._reported = self._stored = dialect.reported  # stored: durable and verified
+        self._is_report_due = False
         self._unstored = 0  # `_Received` in the group commit
         self._is_lost = False
         self._is_paused = False
@@ -98,7 +102,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
             return
         self._received_at_s = self._loop.time()
         try:
-            self._frames.extend(self.dialect.feed(bytes(memoryview(self._received)[:nbytes])))
+            self._frames.extend(self.dialect.feed(memoryview(self._received)[:nbytes]))
             self._process()
         except _REFUSALS as error:
             self.close(str(error))
@@ -129,12 +133,12 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._stored = max(self._stored, end)
         if self._transport is None:
             return
-        if self._stored > self._reported:
-            self._report()
+        if self._stored > self._reported and not self._is_report_due:
+            self._is_report_due = True  # at the end of this turn: one for all that was stored
+            self._loop.call_soon(self._report_stored)
         if self._is_paused and self._commit.pending_bytes <= PENDING_BYTES_MAX // 2:
             self._is_paused = False
-            if self._note is None:
-                self._transport.resume_reading()
+            self._resume_reading()
 
     def on_settled(self, reason: str) -> None:
         """Note that some received records are stored, or refused for `reason`."""
@@ -150,7 +154,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
 
     def _process(self) -> None:
         """Take the received frames, up to one that begins an epoch."""
-        position, pieces = 0, list[bytes]()
+        position, pieces = 0, list[bytes | memoryview]()
         entry = None
         while self._frames and self._note is None:
             entry = self.dialect.new_epoch(self._frames[0])
@@ -162,13 +166,13 @@ class SlaveConnection(asyncio.BufferedProtocol):
                 pieces.append(rest)
         self.on_stored(self.dialect.verified)  # the own log is stored
         if pieces:
-            self._append(position, b"".join(pieces))
+            self._append(position, pieces)
         self._on_confirmed(self.dialect.confirmed)
         if entry is not None:
             self._begin_note(entry)
 
-    def _append(self, position: int, data: bytes) -> None:
-        appended = self._writer.append_received(position, data)
+    def _append(self, position: int, pieces: Sequence[bytes | memoryview]) -> None:
+        appended = self._writer.append_received(position, pieces)
         if appended:
             received = _Received(self, self._writer.appended_position, appended)
             received.deadline_s = self._commit.deadline_s()
@@ -193,12 +197,21 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._check_ended()
         if self._transport is None:
             return
-        if not self._is_paused:
-            self._transport.resume_reading()
         try:
             self._process()
         except _REFUSALS as error:
             self.close(str(error))
+        # Not earlier: the next read replaces the bytes that the frames are views of.
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and self._note is None and not self._is_paused:
+            self._transport.resume_reading()
+
+    def _report_stored(self) -> None:
+        self._is_report_due = False
+        if self._transport is not None and self._stored > self._reported:
+            self._report()
 
     def _report(self) -> None:
         assert self._transport is not None, "the caller checks it"
@@ -220,6 +233,16 @@ class SlaveConnection(asyncio.BufferedProtocol):
         if is_idle and self._reported != UNKNOWN:
             self._report()
         self._schedule_check()
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep as much freed memory as waits for the disk at most.
+
+    glibc returns freed memory to the system if there is more of it than twice the largest block
+    that was ever allocated by a mapping of its own. Each page that it takes back then costs a page
+    fault, which takes longer than to copy the bytes.
+    """
+    bytearray(2 * PENDING_BYTES_MAX)  # freed at once, and never touched
 
 
 class _Received:

@@ -57,8 +57,8 @@ class SlaveDialect(Protocol):
     def report(self, position: int) -> bytes:
         """Return a report that the log is stored up to a position."""
 
-    def feed(self, data: bytes) -> Sequence[Frame]:
-        """Return the frames that `data` completes, oldest first.
+    def feed(self, data: memoryview) -> Sequence[Frame]:
+        """Return the frames that `data` completes, oldest first; their bytes are views of it.
 
         Raises:
             ProtocolError: it is none of this protocol.
@@ -67,7 +67,7 @@ class SlaveDialect(Protocol):
     def new_epoch(self, frame: Frame) -> EpochEntry | None:
         """Return the epoch that must be noted before `on_frame` takes the frame, if any."""
 
-    def on_frame(self, frame: Frame) -> tuple[int, bytes]:
+    def on_frame(self, frame: Frame) -> tuple[int, bytes | memoryview]:
         """Take a frame; return the position of bytes to append, and these.
 
         Raises:
@@ -99,7 +99,7 @@ class ClassicSlaveDialect:
         """Return the position."""
         return encode_report(position)
 
-    def feed(self, data: bytes) -> Sequence[Frame]:
+    def feed(self, data: memoryview) -> Sequence[Frame]:
         """Return the transfers."""
         return self._decoder.feed(data)
 
@@ -107,7 +107,7 @@ class ClassicSlaveDialect:
         """Return None: there are no epochs."""
         return None
 
-    def on_frame(self, frame: Frame) -> tuple[int, bytes]:
+    def on_frame(self, frame: Frame) -> tuple[int, bytes | memoryview]:
         """Compare or return the bytes of a transfer."""
         assert isinstance(frame, Transfer), "the decoder returns nothing else"
         return self._transfer.on_transfer(frame)
@@ -161,7 +161,7 @@ class EpochSlaveDialect:
         """Return the report."""
         return encode_epoch_report(position)
 
-    def feed(self, data: bytes) -> Sequence[Frame]:
+    def feed(self, data: memoryview) -> Sequence[Frame]:
         """Return the handshake and the transfers."""
         return self._decoder.feed(data)
 
@@ -173,7 +173,7 @@ class EpochSlaveDialect:
         is_new = entry is not None and entry.epoch > self._own.epochs.last_epoch
         return entry if is_new else None
 
-    def on_frame(self, frame: Frame) -> tuple[int, bytes]:
+    def on_frame(self, frame: Frame) -> tuple[int, bytes | memoryview]:
         """Compare the epochs, or return the bytes of a transfer."""
         if isinstance(frame, MasterHandshake):
             if self._epochs is not None:

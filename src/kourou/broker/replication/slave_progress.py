@@ -41,22 +41,22 @@ class SlaveProgress:
 
     __slots__ = (
         "_ahead_bytes",
-        "_batch_bytes",
         "_from_last_file",
+        "_piece_bytes",
         "_start",
         "acknowledged",
         "sent",
     )
 
-    def __init__(self, *, batch_bytes: int, ahead_bytes: int, from_last_file: bool) -> None:
+    def __init__(self, *, piece_bytes: int, ahead_bytes: int, from_last_file: bool) -> None:
         """Wait for the first report.
 
         Args:
-            batch_bytes: most bytes of one transfer.
+            piece_bytes: most bytes that are sent at once.
             ahead_bytes: most bytes that are sent and not acknowledged.
             from_last_file: whether an empty slave gets only the last file of the log.
         """
-        self._batch_bytes = batch_bytes
+        self._piece_bytes = piece_bytes
         self._ahead_bytes = ahead_bytes
         self._from_last_file = from_last_file
         self._start = UNKNOWN
@@ -123,7 +123,7 @@ class SlaveProgress:
             return None
         limit = min(log.end, self.ahead_from + max(self._ahead_bytes, unit_bytes))
         segment_end = self.sent - self.sent % log.segment_bytes + log.segment_bytes
-        size = min(self._batch_bytes, limit - self.sent, segment_end - self.sent)
+        size = min(self._piece_bytes, limit - self.sent, segment_end - self.sent)
         return (self.sent, size) if size > 0 else None
 
 

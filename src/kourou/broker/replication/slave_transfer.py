@@ -59,7 +59,7 @@ class SlaveTransfer:
         """The position up to which the own log is known to be that of the master."""
         return min(self.position, self._end)
 
-    def on_transfer(self, transfer: Transfer) -> tuple[int, bytes]:
+    def on_transfer(self, transfer: Transfer) -> tuple[int, bytes | memoryview]:
         """Take a transfer or heartbeat; return the position of bytes to append, and these.
 
         Raises:

@@ -19,7 +19,7 @@ what follows from them, such as the answer to an acknowledgement or a check of a
 not be undone by a failover either.
 
 With ASYNC_FLUSH the chain does not contain the sync, which follows within `flush_interval_ms`; at
-once while slaves copy the log, which get only what is synced.
+once while slaves wait for the records, because they get only what is synced.
 
 After a failed sync no later sync counts as success, because the kernel may have dropped the pages
 that it could not write: the store becomes read-only, and all pending puts are refused.
@@ -68,7 +68,8 @@ class GroupCommit:
             only when it is synced.
         copies: the number of brokers that have the records of a put that waited for copies, if no
             election can lose them; else 1. Valid while the put is answered.
-        has_slaves: returns whether slaves copy the log now: then records are synced at once.
+        has_slaves: returns whether a slave waits for the next records: then these are synced at
+            once.
         confirmed_position: in controller mode, returns the position up to which records that are
             stored here up to its argument may be dispatched.
     """

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from kourou.disk import Disk
 from kourou.errors import StoreError
 from kourou.protocol.record.read import read_record
+from kourou.protocol.record.scan import LogRecord
 from kourou.store.index.index_active import TAIL_BYTES_MAX, ActiveIndexFile
 from kourou.store.index.index_check import IndexCheck, count_last
 from kourou.store.index.index_feed import SLICE_MAX, IndexFeed
@@ -53,6 +54,10 @@ SEARCHED_BYTES_MAX: Final = 32 * 1024 * 1024
 _CANDIDATES_MAX: Final = 4096
 """Records read by a query, so that a hash shared by many keys costs some tenths of a second."""
 _RECORDS_AT_ONCE: Final = 256
+_RECORDS_MIN: Final = 64
+_CHUNKS_MAX: Final = 4
+"""A step reads chunks of the log until it has so many records: one of 16 records takes as long as
+one of 64."""
 _ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024 - 64 * 1024
 """Limit of an answer's records: Java's clients close the connection on a frame above 16 MiB."""
 
@@ -211,13 +216,27 @@ class KeyIndex:
                     return entries
         elif next_fed is not None:
             until = min(until, next_fed)
-        if not self._cursor.read(until, may_block=False):
+        records = self._next_records(until, records_max)
+        if records is None:
             return None
-        records = self._cursor.next_records(until, records_max)
         entries, number = self._hashes.of_records(records)
         if number < len(records):
             self._cursor.seek(records[number].start)
         return entries
+
+    def _next_records(self, until: int, records_max: int) -> list[LogRecord] | None:
+        """Return the next records of the log, from more than one chunk if they are large.
+
+        None if the log must be read and that might block.
+        """
+        cursor, records = self._cursor, list[LogRecord]()
+        for _ in range(_CHUNKS_MAX):
+            if not cursor.read(until, may_block=False):
+                return records or None
+            records += cursor.next_records(until, records_max - len(records))
+            if len(records) >= min(records_max, _RECORDS_MIN) or cursor.position >= until:
+                break
+        return records
 
     def _add_entries(self, entries: KeyEntries) -> bool:
         """Add entries; return False if some need a new file.

@@ -59,7 +59,7 @@ class CommitLog:
         self._durable_end = 0  # the names of segments that begin below are synced
         # Appends since the last write: (position, consecutive buffers from there), one item for
         # each segment. Appends extend the last item.
-        self._runs: list[tuple[int, list[bytes]]] = [(0, [])]
+        self._runs: list[tuple[int, list[bytes | memoryview]]] = [(0, [])]
         self._run = self._runs[0][1]
         self._segment_end = segment_bytes  # of the segment that holds appended_position
 
@@ -91,8 +91,8 @@ class CommitLog:
             )
         return self._segment_end
 
-    def add(self, position: int, record: bytes) -> None:
-        """Append the record at the position that `position_for` returned for it."""
+    def add(self, position: int, record: bytes | memoryview) -> None:
+        """Append one or more records at the position that `position_for` returned for it."""
         if position != self.appended_position:
             self._run.append(encode_blank(self._segment_end - self.appended_position))
             self._start_run(position, keep=True)
@@ -114,7 +114,7 @@ class CommitLog:
         self.segments.truncate(self.segments.first)
         self.start_at(position)
 
-    def begin_run(self) -> tuple[int, list[bytes]]:
+    def begin_run(self) -> tuple[int, list[bytes | memoryview]]:
         """Return the limit and the list of buffers for direct appends of records.
 
         The first record belongs at `appended_position`; none may end after the limit. Afterwards

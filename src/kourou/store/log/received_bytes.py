@@ -7,6 +7,7 @@ reaches the log of a slave, and its log always ends with a whole record.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kourou.errors import MalformedMessageError, ReplicationRefusedError
@@ -26,13 +27,13 @@ class ReceivedRun(NamedTuple):
 
     Attributes:
         position: log position of the first one.
-        data: their bytes.
+        data: their bytes, a view of the received ones.
         records: their fields.
         is_filled: whether a blank follows them, up to the end of the segment.
     """
 
     position: int
-    data: bytes
+    data: memoryview
     records: list[Fields]
     is_filled: bool
 
@@ -42,31 +43,30 @@ class ReceivedBytes:
 
     Attributes:
         position: log position of the first of these bytes: everything below was passed on.
+        end: log position of the next byte to receive.
     """
 
     def __init__(self, position: int, segment_bytes: int) -> None:
         """Expect the byte at `position` next; segments of both logs have `segment_bytes`."""
-        self.position = position
+        self.position = self.end = position
         self._segment_bytes = segment_bytes
-        self._buffer = bytearray()
+        self._pieces: list[bytes] = []
         self._needed = RECORD_START.size  # nothing can be passed on with fewer bytes
 
-    @property
-    def end(self) -> int:
-        """Log position of the next byte to receive."""
-        return self.position + len(self._buffer)
-
-    def add(self, data: bytes) -> list[ReceivedRun]:
+    def add(self, pieces: Sequence[bytes | memoryview]) -> list[ReceivedRun]:
         """Add the next bytes, and return the records that they complete.
+
+        The bytes are copied once.
 
         Raises:
             ReplicationRefusedError: the bytes are no records, or not those of this position. The
                 object must not be used any more.
         """
-        self._buffer += data
-        if len(self._buffer) < self._needed:
+        self.end += sum(map(len, pieces))
+        if self.end - self.position < self._needed:
+            self._pieces += map(bytes, pieces)
             return []
-        buffer, runs, at = bytes(self._buffer), list[ReceivedRun](), 0
+        buffer, runs, at = b"".join((*self._pieces, *pieces)), list[ReceivedRun](), 0
         while True:
             position = self.position + at
             run, self._needed = self._take_run(buffer, at, position)
@@ -78,7 +78,7 @@ class ReceivedBytes:
                 break
             at += self._segment_end(position) - position - len(run.data)
         self.position += at
-        del self._buffer[:at]
+        self._pieces = [buffer[at:]] if at < len(buffer) else []
         return runs
 
     def _segment_end(self, position: int) -> int:
@@ -93,11 +93,11 @@ class ReceivedBytes:
                 at += fields[1]
             own = position + at - start
             is_blank, size = self._unit(buffer, at, own, end - own)
-            if size > len(buffer) - at or not size:
-                needed = size or RECORD_START.size
-                return ReceivedRun(position, buffer[start:at], records, is_filled=False), needed
-            if is_blank:
-                return ReceivedRun(position, buffer[start:at], records, is_filled=True), 0
+            is_whole = 0 < size <= len(buffer) - at
+            if is_blank or not is_whole:
+                data, is_filled = memoryview(buffer)[start:at], is_blank and is_whole
+                needed = RECORD_START.size if is_filled else size or RECORD_START.size
+                return ReceivedRun(position, data, records, is_filled), needed
             records.append(_checked(buffer, at, own, size))
             at += size
 
