@@ -35,6 +35,7 @@ OURS = {
     "advertise",
     "vipPortEnable",
     "haAheadBytes",
+    "haAllowedAddresses",
     "haSlavesMax",
     "memoryBytes",
     "controllerHeartbeatIntervalMs",

@@ -32,12 +32,8 @@ from typing import Final, Protocol, runtime_checkable
 
 from kourou.errors import MalformedFrameError
 from kourou.remoting.log_rate import LogRate
-from kourou.remoting.proxy_protocol import (
-    FIRST_BYTES,
-    TrustedProxies,
-    claimed_source,
-    preamble_bytes,
-)
+from kourou.remoting.networks import Networks
+from kourou.remoting.proxy_protocol import FIRST_BYTES, claimed_source, preamble_bytes
 from kourou.remoting.tls import TlsContext
 
 log = logging.getLogger(__name__)
@@ -75,7 +71,7 @@ class Admission:
     """Logged for a TLS hello if `tls` is None."""
     accepts_plain: bool
     """Whether connections without TLS are served."""
-    proxies: TrustedProxies | None
+    proxies: Networks | None
     """The proxies whose PROXY preambles are read; None: no preambles."""
     first_bytes_timeout_s: float
     """Time in seconds within which the first bytes must arrive."""
@@ -267,7 +263,7 @@ class _PendingConnection:
         self._timer: asyncio.TimerHandle | None = None
         self._preamble = b""  # the bytes of it read so far
         self._source: tuple[str, int] | None = None
-        self._may_be_proxied = admission.proxies is not None and admission.proxies.trusts(peer[0])
+        self._may_be_proxied = admission.proxies is not None and admission.proxies.contain(peer[0])
 
     def inspect(self) -> None:
         """Decide by the bytes received; wait for more if they are too few."""

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterable
 from typing import Final
 
-from kourou.errors import ConfigError, MalformedFrameError
+from kourou.errors import MalformedFrameError
 
 _V1: Final = b"PROXY "
 _V1_BYTES_MAX: Final = 107
@@ -32,32 +31,6 @@ _V1_WORDS: Final = 6
 FIRST_BYTES: Final = (_V1[0], _V2[0])
 """The possible first bytes of a preamble. No frame starts so, because its length would be above
 200 MB; nor does a TLS hello."""
-
-
-class TrustedProxies:
-    """The addresses whose preambles are trusted.
-
-    Args:
-        texts: addresses and networks, such as `10.0.0.7`, `10.0.0.0/24` or `fd00::/8`.
-
-    Raises:
-        ConfigError: a text is neither an address nor a network.
-    """
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        import ipaddress  # noqa: PLC0415 - takes milliseconds, and most processes do not need it
-
-        try:
-            self._networks = [ipaddress.ip_network(text, strict=False) for text in texts]
-        except ValueError as error:
-            raise ConfigError(f"proxy_protocol_trusted: {error}") from None
-        self._parse = ipaddress.ip_address
-
-    def trusts(self, host: str) -> bool:
-        """Return whether connections from this address may begin with a preamble."""
-        address = self._parse(host.partition("%")[0])  # link-local: the interface follows the %
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        return any(mapped in network for network in self._networks)
 
 
 def preamble_bytes(head: bytes) -> int | None:

@@ -14,7 +14,7 @@ from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.remoting.admission import NO_CERTIFICATE, Admission
 from kourou.remoting.limits import ConnectionLimits
-from kourou.remoting.proxy_protocol import TrustedProxies
+from kourou.remoting.networks import Networks
 from kourou.remoting.tls import (
     ClientAuth,
     TlsClientConfig,
@@ -117,8 +117,11 @@ class TransportConfig:
             raise ConfigError("tls_client_cert_path and tls_client_key_path must be set together")
         self.tls_server()  # both raise ConfigError for invalid settings
         self.tls_client()
-        if self.proxy_protocol_trusted:
-            TrustedProxies(self.proxy_protocol_trusted)
+        self._proxies()  # raises ConfigError for what is no address
+
+    def _proxies(self) -> Networks | None:
+        trusted = self.proxy_protocol_trusted
+        return Networks("proxy_protocol_trusted", trusted) if trusted else None
 
     def tls_server(self) -> TlsServerConfig | None:
         """Return the TLS settings of the ports; None: no TLS, or no configured certificate."""
@@ -169,13 +172,12 @@ class TransportConfig:
             ConfigError: a certificate or key cannot be used.
         """
         tls = self.tls_server()
-        trusted = self.proxy_protocol_trusted
         is_off = self.tls_server_mode is TlsMode.DISABLED
         return Admission(
             tls=None if tls is None else TlsContext.of_server(tls, alpn),
             no_tls_reason="TLS is off here (tls.server.mode)" if is_off else NO_CERTIFICATE,
             accepts_plain=tls is None or tls.mode is not TlsMode.ENFORCING,
-            proxies=TrustedProxies(trusted) if trusted else None,
+            proxies=self._proxies(),
             first_bytes_timeout_s=limits.idle_timeout_ms / 1000,
             handshake_timeout_s=limits.handshake_timeout_ms / 1000,
             handshakes_max=limits.handshakes_max,

@@ -288,6 +288,26 @@ def test_slaves_beyond_the_limit_are_refused_by_name(caplog: pytest.LogCaptureFi
     assert "2 slaves are connected, limit 2 (haSlavesMax)" in caplog.text
 
 
+def test_strangers_are_closed_at_once_and_logged_at_a_limited_rate(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        await send(cluster, 2)
+        for _ in range(100):
+            stranger = await slave_of(cluster)
+            stranger.client.write(b"x" * 100)
+            await stranger.client.closed(1)
+            assert stranger.transfers() == []
+        assert master_of(cluster).slaves == []
+        await send(cluster, 1)
+
+    with caplog.at_level(logging.WARNING):
+        run(test, ha_allowed_addresses=("10.0.0.0/8", "fd00::1"))
+    refused = [line for line in caplog.messages if "replication.slave_refused" in line]
+    assert all("not among those of haAllowedAddresses" in line for line in refused)
+    assert 20 <= len(refused) <= 25
+
+
 def test_copies_count_hosts_and_not_connections() -> None:
     async def test(cluster: Cluster) -> None:
         await send(cluster, 2)
@@ -341,13 +361,14 @@ def test_without_the_option_no_port_is_opened() -> None:
     [
         ({"ha_listen_port": 65_536}, "ha_listen_port is 65536"),
         ({"ha_ahead_bytes": 0}, "ha_ahead_bytes is 0"),
+        ({"ha_allowed_addresses": ("slave-1",)}, "ha_allowed_addresses: 'slave-1' does not"),
         ({"ha_transfer_batch_bytes": 4 << 20}, "slaves accept at most 4194292"),
         ({"ha_housekeeping_interval_ms": 5000}, "more than ha_send_heartbeat_interval_ms, 5000"),
     ],
 )
-def test_values_out_of_range_are_refused(options: dict[str, int], reason: str) -> None:
+def test_values_out_of_range_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        ReplicationConfig(**options)  # type: ignore[arg-type]  # all are numbers
+        ReplicationConfig(**options)
 
 
 class MemoryLog:

@@ -146,6 +146,16 @@ def test_a_committed_transaction_is_stored_by_the_slave() -> None:
     run(test)
 
 
+def test_a_slave_of_an_allowed_network_copies() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.producer() as producer:
+            assert (await send(producer)).status is SendStatus.SEND_OK
+        await caught_up(cluster)
+        assert_equal(cluster)
+
+    run(test, replication={"ha_allowed_addresses": ("10.0.0.7", "127.0.0.0/8")})
+
+
 def test_one_in_sync_replica_waits_for_no_slave() -> None:
     async def test(cluster: Cluster) -> None:
         async with cluster.producer() as producer:

@@ -2,6 +2,8 @@
 
     bytes of the log    leave only when they are synced, so that no slave can have more than the
                         master has after a power cut
+    addresses           those of `haAllowedAddresses`, if set; others are closed before they cost
+                        a place
     limits              connections, bytes sent ahead of a report, output of a slow reader, silence
     copies              counted by host, by the highest position that one of its connections reports
 
@@ -79,6 +81,7 @@ class ReplicationMaster:
         self._listener: Listener | None = None
         self._connections: dict[MasterConnection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._allowed = config.allowed_slaves()
         self._warnings = LogRate()
         self._acknowledged = asyncio.Event()
 
@@ -188,6 +191,10 @@ class ReplicationMaster:
     def on_connected(self, connection: MasterConnection) -> bool:
         """Accept a connection, or return False."""
         if self._listener is None:
+            return False
+        if self._allowed is not None and not self._allowed.contain(connection.remote_address[0]):
+            reason = "its address is not among those of haAllowedAddresses"
+            self.warn("replication.slave_refused", connection, reason)
             return False
         if len(self._connections) >= self.config.ha_slaves_max and not self._evict_one():
             limit = self.config.ha_slaves_max

@@ -10,6 +10,7 @@ from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.protocol.replication import TRANSFER_BYTES_MAX
 from kourou.remoting.network import parse_address
+from kourou.remoting.networks import Networks
 
 
 class BrokerRole(Enum):
@@ -44,8 +45,12 @@ class ReplicationConfig:
     for slaves unless `ha_listen_port` is set."""
     ha_listen_port: int | None = None
     """The TCP port at which slaves copy the log of a master. 0, or nothing with a `broker_role`,
-    takes `listenPort` + 1. There is no access control: every program that can reach the port may
-    copy all messages."""
+    takes `listenPort` + 1. Every program that can reach the port may copy all messages, unless
+    `ha_allowed_addresses` is set."""
+    ha_allowed_addresses: tuple[str, ...] = ()
+    """Addresses and networks from which slaves may connect to that port, such as
+    `10.0.0.7;10.1.0.0/16`; none allows all. Other connections are closed at once. Set it on all
+    brokers of a name that may become the master. RocketMQ has no such option."""
     ha_master_address: str = ""
     """The address of the master's port for slaves, as `host:port`. Without it a slave takes the one
     that name servers have."""
@@ -158,12 +163,18 @@ class ReplicationConfig:
                 f"ha_transfer_batch_bytes is {self.ha_transfer_batch_bytes}; slaves accept at most "
                 f"{TRANSFER_BYTES_MAX}"
             )
+        self.allowed_slaves()  # raises ConfigError for what is no address
         try:
             if self.ha_master_address:
                 parse_address(self.ha_master_address)
         except ConfigError as error:
             raise ConfigError(f"ha_master_address: {error}") from None
         _check_intervals(self)
+
+    def allowed_slaves(self) -> Networks | None:
+        """Return the networks of slaves; None allows all."""
+        allowed = self.ha_allowed_addresses
+        return Networks("ha_allowed_addresses", allowed) if allowed else None
 
     @property
     def waits_for_copies(self) -> bool:
