@@ -23,6 +23,7 @@ SHARDS = {
     "kourou.broker.transactions.transaction_config": "a section of the configuration, as timers'",
     "kourou.client.consuming.membership.mode_changes": "pure, with a state machine of its own",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
+    "kourou.broker.replication.classic_copies": "a rule, beside what only composes",
     "kourou.broker.controlling.lease": "a timer with a rule of its own, beside the loops",
     "kourou.broker.copies": "one part of the components, which are many",
     "kourou.cli.cluster_adopt": "a command of its own, beside a long group of commands",

@@ -7,6 +7,7 @@ otherwise for a number of slaves.
 from __future__ import annotations
 
 from kourou.broker.context import BrokerContext
+from kourou.broker.replication.classic_copies import ClassicCopies
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.master import ReplicationMaster
@@ -45,17 +46,9 @@ def build_master(
         )
         commit.confirmed_position = keeper.confirmed_position
         commit.wait_for_copies(CopyRule(keeper.copied_position, rules.slave_timeout_ms, reason))
-        master.on_acknowledged = commit.on_copied
+        master.on_slaves_changed = commit.on_copied
     elif rules.waits_for_copies:
-        slaves = rules.in_sync_replicas - 1
-        reason = (
-            f"fewer than {slaves} slaves (inSyncReplicas - 1) reported the message within "
-            f"{rules.slave_timeout_ms} ms (slaveTimeout)"
-        )
-        commit.wait_for_copies(
-            CopyRule(lambda: master.copied_position(slaves), rules.slave_timeout_ms, reason)
-        )
-        master.on_acknowledged = commit.on_copied
+        ClassicCopies(rules, master, commit)
     return master
 
 

@@ -45,7 +45,7 @@ from kourou.broker.wiring import (
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import Disk
-from kourou.errors import ClosedError, ConfigError
+from kourou.errors import ClosedError
 from kourou.metrics import Family
 from kourou.remoting.connection import Connection
 from kourou.remoting.network import Address, format_address
@@ -101,12 +101,8 @@ class Broker(ControlledBroker):
             ConfigError: the id or the address of the role is out of its range, or an option needs
                 a controller.
         """
-        least = config.replication.min_in_sync_replicas
-        if role is None and least > 1:
-            raise ConfigError(
-                f"min_in_sync_replicas is {least}, but there is no in-sync set without a "
-                "controller: set in_sync_replicas"
-            )
+        if role is None:
+            config.replication.check_without_controller()
         assert (role is None) == (controller is None), "both belong to controller mode"
         super().__init__(role)
         self._config = config if role is None else config_for_role(config, role)

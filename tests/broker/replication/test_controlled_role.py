@@ -37,8 +37,10 @@ def test_a_slave_has_the_id_and_the_master_of_the_controller() -> None:
     assert config.replication.ha_master_address == "10.0.0.1:10912"
 
 
-def test_an_option_of_controller_mode_that_protects_messages_needs_a_controller() -> None:
-    config = BrokerConfig(replication=ReplicationConfig(min_in_sync_replicas=2))
+@pytest.mark.parametrize("is_auto", [False, True])
+def test_an_option_that_protects_messages_needs_a_controller_or_a_role(*, is_auto: bool) -> None:
+    rules = ReplicationConfig(min_in_sync_replicas=2, enable_auto_in_sync_replicas=is_auto)
+    config = BrokerConfig(replication=rules)
     with pytest.raises(ConfigError, match="no in-sync set without a controller"):
         Broker(config, SimDisk(), sim_runtime())
 

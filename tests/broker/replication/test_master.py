@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.replication.master import ReplicationMaster
+from kourou.broker.replication.master import GAP_IN_SYNC_BYTES, ReplicationMaster
 from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.errors import ConfigError
 from kourou.model.message import Message
@@ -288,6 +288,20 @@ def test_slaves_beyond_the_limit_are_refused_by_name(caplog: pytest.LogCaptureFi
     assert "2 slaves are connected, limit 2 (haSlavesMax)" in caplog.text
 
 
+def test_brokers_in_sync_are_hosts_that_are_not_far_behind() -> None:
+    log = MemoryLog(bytes(3000))
+
+    async def test(slave: HaSlave, master: ReplicationMaster) -> None:
+        assert master.in_sync_brokers == 1
+        slave.report(0)
+        await slave.until_end(1)
+        assert master.in_sync_brokers == 2
+        log.written_position = GAP_IN_SYNC_BYTES
+        assert master.in_sync_brokers == 1
+
+    run_with(log, test)
+
+
 def test_strangers_are_closed_at_once_and_logged_at_a_limited_rate(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -391,13 +405,13 @@ class MemoryLog:
         return self.data[physical_offset : physical_offset + size]
 
 
-def run_with(log: MemoryLog, test: Callable[[HaSlave], Awaitable[None]]) -> None:
+def run_with(log: MemoryLog, test: Callable[[HaSlave, ReplicationMaster], Awaitable[None]]) -> None:
     async def main() -> None:
         runtime = sim_runtime()
         config = ReplicationConfig(ha_listen_port=0, ha_ahead_bytes=KIB)
         master = ReplicationMaster(config, log, runtime, KIB)
         address = await master.start(("127.0.0.1", 0))
-        await test(await HaSlave.connect(runtime.network, address, 0))
+        await test(await HaSlave.connect(runtime.network, address, 0), master)
         master.abort()
         await asyncio.sleep(0.1)
 
@@ -407,7 +421,7 @@ def run_with(log: MemoryLog, test: Callable[[HaSlave], Awaitable[None]]) -> None
 def test_bytes_that_are_not_in_memory_are_read_off_the_loop() -> None:
     log = MemoryLog(random.Random(1).randbytes(3000))
 
-    async def test(slave: HaSlave) -> None:
+    async def test(slave: HaSlave, _: ReplicationMaster) -> None:
         while slave.end < 3000:
             end = slave.end
             slave.report(end)
@@ -429,7 +443,7 @@ def test_a_slave_whose_bytes_are_gone_is_refused_by_name(
 ) -> None:
     log = MemoryLog(bytes(4096))
 
-    async def test(slave: HaSlave) -> None:
+    async def test(slave: HaSlave, _: ReplicationMaster) -> None:
         await slave.until_end(1024)
         damage(log)
         slave.report(1024)

@@ -15,7 +15,7 @@ from kourou.client.config import ProducerConfig
 from kourou.client.send_receipt import SendReceipt, SendStatus
 from kourou.client.sending.producer import Producer
 from kourou.client.sending.transaction import TransactionState
-from kourou.errors import ConfigError
+from kourou.errors import ConfigError, RemoteSystemError
 from kourou.model.message import Message
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
@@ -144,6 +144,49 @@ def test_a_committed_transaction_is_stored_by_the_slave() -> None:
         assert_equal(cluster)
 
     run(test)
+
+
+def test_sends_wait_for_as_many_brokers_as_are_in_sync() -> None:
+    async def test(cluster: Cluster) -> None:
+        loop = asyncio.get_running_loop()
+        async with cluster.producer(config=PATIENT) as producer:
+            await send(producer)
+            await caught_up(cluster)
+            host, port = cluster.broker_address(MASTER)
+            cluster.network.stall((host, port + 1))
+            waiting = asyncio.create_task(send(producer))
+            await asyncio.sleep(0.5)
+            assert not waiting.done()
+            began_s = loop.time()
+            cluster.network.cut((host, port + 1))
+            assert (await waiting).status is SendStatus.SEND_OK
+            assert (await send(producer)).status is SendStatus.SEND_OK
+            assert loop.time() - began_s < 1
+
+            cluster.network.heal((host, port + 1))
+            await caught_up(cluster)
+            assert (await send(producer)).status is SendStatus.SEND_OK
+            assert stored_by_slave(cluster) == cluster.broker(MASTER).store.reader.written_position
+
+    run(test, replication={"enable_auto_in_sync_replicas": True})
+
+
+@pytest.mark.parametrize("in_sync_replicas", [1, 3])
+def test_sends_are_refused_while_too_few_brokers_are_in_sync(in_sync_replicas: int) -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.producer(config=ProducerConfig(refused_attempts_max=1)) as producer:
+            await caught_up(cluster)
+            assert (await send(producer)).status is SendStatus.SEND_OK
+            await cluster.kill_broker(SLAVE)
+            with pytest.raises(RemoteSystemError, match=r"1 brokers are in sync, fewer than 2"):
+                await send(producer)
+            await cluster.restart_broker(SLAVE)
+            await caught_up(cluster)
+            assert (await send(producer)).status is SendStatus.SEND_OK
+            assert stored_by_slave(cluster) == cluster.broker(MASTER).store.reader.written_position
+
+    rules = {"in_sync_replicas": in_sync_replicas, "min_in_sync_replicas": 2}
+    run(test, replication={"enable_auto_in_sync_replicas": True} | rules)
 
 
 def test_a_slave_of_an_allowed_network_copies() -> None:

@@ -26,6 +26,7 @@ from kourou.broker.replication.master_connection import LogSource, MasterConnect
 from kourou.broker.replication.master_dialects import ClassicDialect, EpochDialect, MasterDialect
 from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.broker.replication.slave_progress import UNKNOWN
+from kourou.model.epochs import POSITION_MAX
 from kourou.protocol.brokers import HAConnectionRuntimeInfo, HARuntimeInfo
 from kourou.protocol.epoch_replication import SlaveHandshake
 from kourou.remoting.log_rate import LogRate
@@ -35,8 +36,8 @@ from kourou.remoting.runtime import Runtime
 log = logging.getLogger(__name__)
 
 GAP_IN_SYNC_BYTES: Final = 256 * 1024 * 1024
-"""Without a controller, a slave that is less than this behind is shown as in sync; nothing else
-depends on it."""
+"""Without a controller, a slave that is less than this behind is in sync: it is shown so, and
+counts for `enableAutoInSyncReplicas`."""
 _CHECKS_PER_HEARTBEAT: Final = 5
 _DRAIN_S: Final = 1.0
 """How long `stop` waits for slaves to report the last bytes."""
@@ -50,7 +51,8 @@ class ReplicationMaster:
         source: the log.
         segment_bytes: size of the log's files.
         offload: runs reads that wait for the device.
-        on_acknowledged: called when a slave has reported a higher position.
+        on_slaves_changed: called when a slave has reported a position or has left, and each second
+            while there are connections.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class ReplicationMaster:
         self.source = source
         self.segment_bytes = segment_bytes
         self.offload = runtime.offload
-        self.on_acknowledged: Callable[[], None] | None = None
+        self.on_slaves_changed: Callable[[], None] = lambda: None
         self._network = runtime.network
         self._loop = asyncio.get_running_loop()
         self._listener: Listener | None = None
@@ -108,6 +110,18 @@ class ReplicationMaster:
         return [slave for slave in self._connections if slave.progress.sent != UNKNOWN]
 
     @property
+    def is_started(self) -> bool:
+        """Whether slaves may connect."""
+        return self._listener is not None
+
+    @property
+    def in_sync_brokers(self) -> int:
+        """Number of brokers that are nearly as far as this one, itself included; slaves by host."""
+        far_below = self.source.written_position - GAP_IN_SYNC_BYTES
+        near = (one for one in self.slaves if one.progress.acknowledged > far_below)
+        return 1 + len({one.remote_address[0] for one in near})
+
+    @property
     def has_slave_at_end(self) -> bool:
         """Whether a slave has been sent what is synced, nearly."""
         far_below = self.source.synced_position - self.config.ha_ahead_bytes
@@ -118,6 +132,8 @@ class ReplicationMaster:
 
         `UNKNOWN` if there are fewer. How slaves are counted: see the module's docstring.
         """
+        if not slaves:
+            return POSITION_MAX
         best: dict[str, int] = {}
         for connection in self._connections:
             host, position = connection.remote_address[0], connection.progress.acknowledged
@@ -231,8 +247,7 @@ class ReplicationMaster:
         if self.keeper is not None and connection.broker_id != UNKNOWN:
             self.keeper.on_reported(connection.broker_id, connection.progress.acknowledged)
         self._acknowledged.set()
-        if self.on_acknowledged is not None:
-            self.on_acknowledged()
+        self.on_slaves_changed()
 
     def on_closed(self, connection: MasterConnection) -> None:
         """Forget a connection."""
@@ -245,6 +260,7 @@ class ReplicationMaster:
                 connection.progress.acknowledged,
             )
         self._acknowledged.set()
+        self.on_slaves_changed()
 
     def warn(self, event: str, connection: MasterConnection, reason: str) -> None:
         """Log a warning that the peer can cause, at a limited rate."""
@@ -271,5 +287,6 @@ class ReplicationMaster:
         self._timer = None
         for connection in list(self._connections):
             connection.check_times()
+        self.on_slaves_changed()
         if self._connections:
             self._schedule_check()

@@ -103,7 +103,14 @@ class ReplicationConfig:
     a failover may lose acknowledged messages, since any member of the set can be elected."""
     min_in_sync_replicas: int = 1
     """In controller mode, how many members, the master included, the in-sync set must have. With
-    fewer, sends are refused with SYSTEM_ERROR, and no send is acknowledged."""
+    fewer, sends are refused with SYSTEM_ERROR, and no send is acknowledged. Without a controller
+    the same for the brokers that are in sync, with `enable_auto_in_sync_replicas`."""
+    enable_auto_in_sync_replicas: bool = False
+    """Without a controller, whether sends wait for fewer brokers than `in_sync_replicas` while
+    fewer are in sync: connected, and less than 256 MiB behind. One that is left alone then
+    acknowledges sends by itself, unless `min_in_sync_replicas` is above 1. RocketMQ's brokers do so
+    with `enable_slave_acting_master` only. In controller mode it has no effect: there the in-sync
+    set shrinks, and all of it must have a message (`all_ack_in_sync_state_set`)."""
     ha_max_time_slave_not_catchup_ms: int = field(
         default=2 * _SECOND_MS, metadata={"key": "haMaxTimeSlaveNotCatchup"}
     )
@@ -179,7 +186,23 @@ class ReplicationConfig:
     @property
     def waits_for_copies(self) -> bool:
         """Whether sends wait for slaves."""
-        return self.broker_role is BrokerRole.SYNC_MASTER and self.in_sync_replicas > 1
+        least = self.min_in_sync_replicas if self.enable_auto_in_sync_replicas else 1
+        needed = max(self.in_sync_replicas, least)
+        return self.broker_role is BrokerRole.SYNC_MASTER and needed > 1
+
+    def check_without_controller(self) -> None:
+        """Check that the options that protect messages have an effect without a controller.
+
+        Raises:
+            ConfigError: one has none.
+        """
+        counts = self.enable_auto_in_sync_replicas and (self.waits_for_copies or self.is_slave)
+        if self.min_in_sync_replicas > 1 and not counts:
+            raise ConfigError(
+                f"min_in_sync_replicas is {self.min_in_sync_replicas}, but there is no in-sync set "
+                "without a controller: set in_sync_replicas, or also enable_auto_in_sync_replicas "
+                "and the broker_role SYNC_MASTER"
+            )
 
     @property
     def has_pre_online(self) -> bool:
