@@ -8,7 +8,7 @@ from typing import Any, cast
 from kourou.broker.controlling.confirmation import Confirmation
 from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
 from kourou.broker.controlling.controllers import Controllers, Identity
-from kourou.broker.replication.controlled_role import LogState
+from kourou.broker.replication.controlled_role import ControlledRole, InSyncSet, LogState
 from kourou.protocol.topic_table import (
     BrokerHeartbeatRequestHeader,
     BrokerHeartbeatResponseHeader,
@@ -20,6 +20,7 @@ from kourou.testing.runtime import sim_runtime
 
 ME = Identity("c", "b", 2)
 STATE = LogState(7, 900, 800)
+IN_SYNC = InSyncSet(frozenset({1, 2}), 3)
 
 
 class Answering:
@@ -34,6 +35,11 @@ class Answering:
 
 
 class Stopped:
+    fence_reason = ""
+
+    def fence(self, reason: str) -> None:
+        self.fence_reason = reason
+
     def log_state(self) -> LogState:
         return STATE
 
@@ -62,3 +68,27 @@ def test_replica_that_does_not_start_again_sends_no_heartbeats() -> None:
 
 def test_replica_whose_log_is_truncated_reports_no_older_end() -> None:
     assert run_virtual(beats(1, keeps_log=False)) == []
+
+
+def test_lease_of_a_new_master_begins_with_its_last_answered_heartbeat() -> None:
+    async def main() -> None:
+        controllers, broker = Answering(), Stopped()
+        confirmation = Confirmation(
+            ControllerModeConfig(),
+            cast("Controllers", controllers),
+            "h:2",
+            SimDisk(1),
+            sim_runtime(1, MemoryNetwork(1)).offload,
+            lambda: None,
+        )
+        confirmation.begin(cast("Any", broker), ControlledRole(2, 1, 7, "", IN_SYNC))
+        await confirmation.beat(ME)
+        await asyncio.sleep(1.5)
+        confirmation.end(keeps_log=True)
+        confirmation.begin(cast("Any", broker), ControlledRole(2, 2, 8, "", IN_SYNC))
+        confirmation.confirm_elected()
+        assert not broker.fence_reason
+        await asyncio.sleep(0.6)
+        assert broker.fence_reason
+
+    run_virtual(main())

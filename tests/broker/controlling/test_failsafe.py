@@ -425,10 +425,10 @@ def with_master(test: Callable[[Confirmation, Set], Awaitable[None]]) -> None:
             lambda: None,
         )
         confirmation.begin(cast("Any", found), MASTER)
-        confirmation.confirm_elected(confirmation.now_s())
         me = ME._replace(broker_id=1)
         await confirmation.failsafe.update(me, is_master=True)
         await confirmation.beat(me)
+        confirmation.confirm_elected()
         found.answers = False
 
         async def ask() -> None:

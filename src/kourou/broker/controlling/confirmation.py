@@ -71,6 +71,7 @@ class Confirmation:
         self._broker: ControlledBroker | None = None
         self._role: ControlledRole | None = None
         self._left: tuple[LogState, float] | None = None  # of the broker that was stopped, and when
+        self._beaten_at_s = -math.inf  # when the last heartbeat left that was answered
         self._members_asked_at_s = -math.inf  # when all had to confirm the master
         self._is_failsafe = False
         self.is_answered = True
@@ -78,7 +79,7 @@ class Confirmation:
         controllers.on_answered = self.failsafe.on_answered
 
     def now_s(self) -> float:
-        """Return the time of the lease's clock, for `begin`."""
+        """Return the time of the lease's clock."""
         return self._lease.now_s()
 
     def begin(self, broker: ControlledBroker, role: ControlledRole | None) -> None:
@@ -96,9 +97,12 @@ class Confirmation:
         self.failsafe.end()
         self._lease.give_up()
 
-    def confirm_elected(self, asked_at_s: float) -> None:
-        """Begin the lease of a master at the time at which the controllers were asked."""
-        self._lease.renew(asked_at_s)
+    def confirm_elected(self) -> None:
+        """Begin the lease of a new master with the last heartbeat that was answered.
+
+        Since that one the controllers count the time after which they elect another one.
+        """
+        self._lease.renew(self._beaten_at_s)
         if not self._lease.is_held:
             self._on_lease_ended()
 
@@ -123,6 +127,7 @@ class Confirmation:
         )
         known = await self._controllers.heartbeat(header)
         self.failsafe.learn_epoch(known.master_epoch or 0)
+        self._beaten_at_s = asked_at_s
         if self._broker is None:
             return True
         if known.master_epoch is not None and known.master_epoch != epoch:

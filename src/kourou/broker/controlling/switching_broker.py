@@ -104,6 +104,7 @@ class SwitchingBroker:
         self._broker: Broker | None = None
         self._is_namesrv_local = False
         self._poll_due = asyncio.Event()
+        self._beat_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._confirmation = Confirmation(
             config.controller,
@@ -291,9 +292,7 @@ class SwitchingBroker:
         self._confirmation.begin(broker, role)
         broker.truncation_needed().add_done_callback(lambda _: self._poll_due.set())
 
-    async def _change_role(
-        self, role: ControlledRole, asked_at_s: float, cut_at: int | None = None
-    ) -> None:
+    async def _change_role(self, role: ControlledRole, cut_at: int | None = None) -> None:
         """Stop the current broker, truncate the log if necessary, and start one in a new role.
 
         If the start fails, the next poll starts a replica that knows no master.
@@ -323,17 +322,19 @@ class SwitchingBroker:
                 return
             await self._begin(role)
             if role.is_master:
-                self._confirmation.confirm_elected(asked_at_s)
-                self._poll_due.set()  # at once, if the start took longer than the lease
+                self._confirmation.confirm_elected()
+                self._poll_due.set()  # at once, if the lease is not held
 
     # Questions to the controllers
 
     async def _poll(self) -> bool:
         """Ask who is master, and do what follows from the answer; return True."""
         await self._repair()
-        asked_at_s, lease_from_s = self._loop.time(), self._confirmation.now_s()
+        asked_at_s = self._loop.time()
         found = await self._controllers.own_set(self._me, self._address)
-        self._confirmation.is_answered = True
+        if not self._confirmation.is_answered:
+            self._confirmation.is_answered = True
+            self._beat_due.set()
         self._confirmation.failsafe.learn_epoch(found.master_epoch)
         self._others = found.in_sync.members - {self._me.broker_id}
         await self._compare_mark(found)
@@ -341,11 +342,10 @@ class SwitchingBroker:
         self._is_silent = self._is_silent and decision is Decision.ELECT and bool(found.master_id)
         may_lead = not self._lacks_acknowledged and not self._check_fitness()
         if decision is Decision.ELECT and may_lead:
-            lease_from_s = self._confirmation.now_s()
             found = await self._elect()
             decision = self._decide(found)
         if decision is Decision.CHANGE_ROLE and not self._must_not_lead(found):
-            await self._change_role(self._role_of(found), lease_from_s)
+            await self._change_role(self._role_of(found))
         elif decision is Decision.KEEP and self._role is not None:
             self._current.adopt_in_sync(found.in_sync, asked_at_s)
             await self._report_newer_set(found)
@@ -395,8 +395,7 @@ class SwitchingBroker:
             return
         truncation = self._broker.truncation_needed()
         if truncation.done() and self._role is not None:
-            now_s = self._confirmation.now_s()
-            await self._change_role(self._role, now_s, cut_at=truncation.result())
+            await self._change_role(self._role, cut_at=truncation.result())
 
     async def _compare_mark(self, found: ReplicaSet) -> None:
         """Compare an answer with the mark of what was acknowledged; see `role_decisions.py`."""
@@ -532,7 +531,7 @@ class SwitchingBroker:
         await wait_woken(self._poll_due, self._config.controller.sync_broker_metadata_period_ms)
 
     async def _wait_beat(self) -> None:
-        await asyncio.sleep(self._config.controller.controller_heartbeat_interval_ms / 1000)
+        await wait_woken(self._beat_due, self._config.controller.controller_heartbeat_interval_ms)
 
     async def _wait_ask(self) -> None:
         await asyncio.sleep(self._config.controller.controller_lease_ms / 1000 / _ASKED_PER_LEASE)
