@@ -177,3 +177,23 @@ def test_a_master_offers_no_progress_before_its_slots_follow_from_the_records() 
         assert storage.replica_progress() is not None
 
     run_with_broker(test, is_delivering=True)
+
+
+def test_progress_is_durable_only_when_the_set_has_what_it_depends_on() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        storage, reader = broker.timers.storage, broker.store.reader
+        await send(broker, timer_draft(broker, b"x", broker.clock.now_ms() + 1_000))
+        confirmed = reader.written_position
+        broker.commit.confirmed_position = lambda stored: min(stored, confirmed)
+        await asyncio.sleep(3)  # it is delivered, and that is not confirmed
+        await storage.flush()
+        assert reader.synced_position > confirmed
+        before = read_check(broker.disk)
+        assert (before.covered_at or 0) <= confirmed
+        confirmed = reader.synced_position
+        await storage.flush()
+        check = read_check(broker.disk)
+        assert (check.covered_at, check.queue_offset) == (confirmed, 1)
+        assert check.read_at_ms > before.read_at_ms
+
+    run_with_broker(test, is_delivering=True)

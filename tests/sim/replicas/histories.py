@@ -165,7 +165,7 @@ class History:
         for index, disk in enumerate(disks):
             findings = check_store(disk).findings
             if index in failed_disks:
-                # A slave does not use the timer's files; a start as master rebuilds them.
+                # Timer files that could not be written are rebuilt while the broker serves.
                 findings = [one for one in findings if one.file != TIMER_CHECK]
             self.failures += [f"store {index}: {one.file}: {one.problem}" for one in findings]
 

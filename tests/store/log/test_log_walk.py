@@ -114,3 +114,15 @@ def test_a_walk_may_begin_at_a_record() -> None:
 
     assert records(walk(disk, start=places[6])) == places[6:]
     assert records(walk(disk, start=SEGMENT_BYTES)) == [at for at in places if at >= SEGMENT_BYTES]
+
+
+def test_nothing_is_read_behind_a_known_end() -> None:
+    disk, places = stored()
+    files = log_files(disk, COMMITLOG)
+    reads: list[bool] = []
+    for start, end, expected in ((0, places[3], places[:3]), (places[3], places[3], [])):
+        disk.on_operation = lambda operation, name: reads.append(operation == "read")
+        pieces = list(walk_log(disk, files, SEGMENT_BYTES, start=start, end=end))
+        disk.on_operation = None
+        assert [piece.position for piece in pieces] == expected
+    assert sum(reads) == 1

@@ -50,6 +50,7 @@ def find_pops(
     disk: Disk,
     segment_bytes: int,
     positions: tuple[int, int],
+    end: int,
     is_deleted: Callable[[PopQueue, int], bool],
 ) -> LogFindings:
     """Return the pops and revives that are not in the saved offsets; runs on any thread.
@@ -59,6 +60,7 @@ def find_pops(
         segment_bytes: size of its files.
         positions: see `ConsumerOffsets.loaded_positions`. Checkpoints that were stored before the
             first are left out, also if the timer delivered them later.
+        end: the end of the log.
         is_deleted: called with the queue and group of a pop and the end of the log at the pop;
             returns whether the topic or the group was deleted since.
 
@@ -68,7 +70,7 @@ def find_pops(
     found = LogFindings()
     popped_from, _ = positions
     files = log_files(disk, COMMITLOG)
-    for piece in walk_log(disk, files, segment_bytes, start=min(positions)):
+    for piece in walk_log(disk, files, segment_bytes, start=min(positions), end=end):
         header = piece.header
         if header is None:
             continue

@@ -250,7 +250,12 @@ class Popping:
         else:
             segment_bytes = context.config.store.commitlog_segment_bytes
             found = await context.offload(
-                find_pops, context.disk, segment_bytes, positions, partial(was_deleted, context)
+                find_pops,
+                context.disk,
+                segment_bytes,
+                positions,
+                reader.written_position,
+                partial(was_deleted, context),
             )
         commit_popped(found.popped, offsets, reader.max_offset)
         await self._commit_java_pops(found.by_java)

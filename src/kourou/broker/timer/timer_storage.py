@@ -178,7 +178,7 @@ class TimerStorage:
             scan_from = position_before(self._disk, segment_bytes, since_ms)
         if scan_from is not None and scan_from < self._end:
             self.delivered_from = scan_from
-            delivered = delivered_since(self._disk, segment_bytes, scan_from)
+            delivered = delivered_since(self._disk, segment_bytes, scan_from, self._end)
             self.delivered, self.delivered_until_ms = delivered
         if files.scan_from is None:
             files.scan_from = scan_from

@@ -79,6 +79,7 @@ def walk_log(
     segment_bytes: int,
     *,
     start: int = 0,
+    end: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[LogPiece]:
     """Yield the pieces of a log that begin at or after `start`.
@@ -89,9 +90,12 @@ def walk_log(
         segment_bytes: the expected size of each file.
         start: a byte of the log; files that end before it are not read. In the middle of a file it
             must be the start of a piece, else damage is reported up to the next record.
+        end: the known end of the log, behind which nothing is read; None reads all of the files.
         progress: called at intervals.
     """
     expected, total, seen = None, sum(file.size for file in files), 0
+    if end is not None and end <= start:
+        return
     for file in files:
         if file.start + segment_bytes <= start:
             expected = file.start + segment_bytes
@@ -107,6 +111,8 @@ def walk_log(
             if progress is not None and seen % _PROGRESS_PIECES == 0:
                 progress(min(piece.end - files[0].start, total), total)
             yield piece
+            if end is not None and piece.end >= end:
+                return
         expected = file.start + segment_bytes
 
 

@@ -33,7 +33,7 @@ def position_before(disk: Disk, segment_bytes: int, at_ms: int) -> int:
 
 
 def records_with_property(
-    disk: Disk, segment_bytes: int, start: int, name: str
+    disk: Disk, segment_bytes: int, start: int, name: str, *, end: int | None = None
 ) -> Iterator[tuple[RecordHeader, bytes]]:
     """Yield the records from byte `start` that may have a property; on any thread.
 
@@ -42,6 +42,7 @@ def records_with_property(
         segment_bytes: the size of its files.
         start: the position of a record.
         name: the property; records of which another name ends with this one are yielded as well.
+        end: see `walk_log`.
 
     Yields:
         The header and the stored properties.
@@ -50,7 +51,7 @@ def records_with_property(
         OSError: the log cannot be read.
     """
     mark = f"{name}\x01".encode()
-    for piece in walk_log(disk, log_files(disk, COMMITLOG), segment_bytes, start=start):
+    for piece in walk_log(disk, log_files(disk, COMMITLOG), segment_bytes, start=start, end=end):
         header = piece.header
         if header is None:
             continue

@@ -32,8 +32,10 @@ def delivery_key(topic: str, properties: Mapping[str, str]) -> DeliveryKey:
     return topic, unique_id, properties.get(names.TIMER_OUT_MS, ""), rolled
 
 
-def delivered_since(disk: Disk, segment_bytes: int, start: int) -> tuple[Counter[DeliveryKey], int]:
-    """Return the deliveries in the commit log from position `start` on; runs on any thread.
+def delivered_since(
+    disk: Disk, segment_bytes: int, start: int, end: int
+) -> tuple[Counter[DeliveryKey], int]:
+    """Return the deliveries in the commit log between two positions; runs on any thread.
 
     Returns:
         The number of deliveries by key, and the store time of the last one, by the clock of that
@@ -44,7 +46,8 @@ def delivered_since(disk: Disk, segment_bytes: int, start: int) -> tuple[Counter
     """
     found: Counter[DeliveryKey] = Counter()
     until_ms = 0
-    for header, text in records_with_property(disk, segment_bytes, start, names.TIMER_DEQUEUE_MS):
+    mark = names.TIMER_DEQUEUE_MS
+    for header, text in records_with_property(disk, segment_bytes, start, mark, end=end):
         properties = decode_properties(text)
         found[delivery_key(target_topic(header, properties), properties)] += 1
         until_ms = max(until_ms, header.store_at_ms)

@@ -8,8 +8,9 @@ lacks, because it was not acknowledged before a failover.
     acks       the mark of what a replica acknowledged is lowered, or says what is about to be lost
     note       a store that recovers at the next start; nothing is truncated
     mark, cut  the next start finishes it: `store/recovery/cut.py`
-    rebuild    timer files rebuilt from the remaining log; the complete store. Not by a replica: a
-               slave uses none, and the next master rebuilds them while it serves
+    rebuild    timer files rebuilt from the remaining log; the complete store. Not by a replica:
+               those of a slave stay if they depend on nothing that was cut, and are otherwise
+               rebuilt while it follows its master
 
 A broker clamps the offsets of groups when it starts.
 """
