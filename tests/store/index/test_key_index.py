@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kourou.protocol.record.encode import encode_record
+from kourou.store.index import index_log
 from kourou.store.index.index_file import IndexLayout, index_file_name
 from kourou.store.index.index_keys import KeyKind, key_hash
 from kourou.store.index.key_index import IndexStep, KeyIndex
@@ -117,6 +118,20 @@ def test_later_records_are_indexed_once(indexed: Indexed) -> None:
     indexed.assert_complete()
     indexed.open()
     indexed.append(5)
+    indexed.assert_complete()
+
+
+def test_one_step_takes_large_records_from_several_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_log, "CHUNK_BYTES", 600)
+    indexed = Indexed(layout=IndexLayout(8, 200))
+    indexed.append(14)
+    end = indexed.log.synced_position
+    assert 2400 < end < SEGMENT_BYTES
+    indexed.index.upkeep(end, START_MS)
+    assert indexed.index.step(end) is IndexStep.MORE
+    assert 1200 < indexed.index.position <= 2400
     indexed.assert_complete()
 
 
