@@ -13,6 +13,7 @@ from kourou.broker.timer.timer_follower import TimerFollower
 from kourou.broker.timer.timer_storage import TimerStorage
 from kourou.protocol.timer_progress import ReplicaProgress
 from kourou.store.timer.layouts import TimerCheck, encode_check
+from kourou.store.timer.timer_log import LOG_FILE_BYTES, TIMER_LOG
 from kourou.store.timer.wheel_files import TIMER_CHECK, read_check
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
@@ -197,3 +198,18 @@ def test_progress_is_durable_only_when_the_set_has_what_it_depends_on() -> None:
         assert check.read_at_ms > before.read_at_ms
 
     run_with_broker(test, is_delivering=True)
+
+
+def test_timer_log_with_files_of_several_sizes_is_rebuilt(caplog: pytest.LogCaptureFixture) -> None:
+    async def send_one(broker: SimulatedBroker) -> None:
+        await send(broker, timer_draft(broker, b"x", broker.clock.now_ms() + 5_000))
+        await asyncio.sleep(1)
+
+    async def receive(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(6)
+        assert [one.topic for one in broker.arrivals] == ["T"]
+
+    disk = run_with_broker(send_one, is_delivering=True)
+    disk.truncate(f"{TIMER_LOG}/{LOG_FILE_BYTES:020}", 1716)
+    run_with_broker(receive, disk, is_delivering=True)
+    assert "must all have one size" in caplog.text

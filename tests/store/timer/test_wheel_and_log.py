@@ -222,6 +222,16 @@ def test_a_check_file_of_an_earlier_version_covers_no_known_log() -> None:
     assert (mixed.scan_from, mixed.covered_at, mixed.counter) == (4_000, None, 8)
 
 
+def test_an_empty_file_of_the_log_gets_its_size() -> None:
+    disk = SimDisk()
+    disk.make_directory(TIMER_LOG)
+    disk.truncate(f"{TIMER_LOG}/{0:020}", 0)
+    log = TimerLog(disk, FILE_BYTES)
+    log.append(unit(1))
+    log.write()
+    assert disk.size(f"{TIMER_LOG}/{0:020}") == FILE_BYTES
+
+
 def test_slot_follows_from_the_record_whenever_it_is_chosen() -> None:
     out_at_ms, window_ms = NOW_MS + 10_000_000, 1_000_000
     slots = {choose_slot(out_at_ms, NOW_MS, NOW_MS + later, window_ms) for later in (0, 1, 900_000)}

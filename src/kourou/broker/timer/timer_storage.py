@@ -12,7 +12,12 @@ from typing import Final
 from kourou.broker.context import BrokerContext
 from kourou.broker.timer.near_slots import waiting_positions
 from kourou.broker.timer.timer_counts import TimerCounts, count_by_topic
-from kourou.errors import ClosedError, CorruptRecordError, MalformedMessageError
+from kourou.errors import (
+    ClosedError,
+    CorruptRecordError,
+    MalformedMessageError,
+    StoreConfigError,
+)
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.brokers import TimerCheckPoint
 from kourou.protocol.data_version import DataVersion
@@ -148,7 +153,10 @@ class TimerStorage:
         """Return the files, or why they must be rebuilt."""
         self._check_stopping()
         config, run = self._config.current, self._store.recovery.last_run
-        files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
+        try:
+            files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
+        except StoreConfigError as error:  # a failing disk left a file of another size
+            return str(error)
         log_end = self._store.reader.written_position
         reason = files.rebuild_reason(topic_end, log_end, was_kourou=run.was_kourou)
         if reason is not None:

@@ -54,11 +54,19 @@ class TimerLog:
         behind_gap = self.segments.load()
         if not keeps_files_after_gap:
             self.segments.remove(behind_gap)
+            self._complete_empty_files()
         self.position = self.segments.first
         self._unwritten: list[bytes] = []  # unwritten units and blanks, from `_unwritten_at` on
         self._unwritten_at = self.position
         self._durable_end = self.segments.end
         self._unsynced: set[str] = set()
+
+    def _complete_empty_files(self) -> None:
+        """Give empty files their size: a crash, or a failing disk, left them."""
+        for start in self.segments.starts():
+            name = self.segments.name(start)
+            if not self._disk.size(name):
+                self._disk.truncate(name, self.segments.file_bytes)
 
     def start_at(self, position: int) -> None:
         """Set the end of the log to `position`; call `truncate` to remove later units."""
