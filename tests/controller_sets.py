@@ -36,8 +36,9 @@ def heartbeat_header(
     timeout_ms: int | None = 3000,
     cluster: str = CLUSTER,
     name: str = NAME,
+    role: tuple[int | None, int | None] = (None, None),
 ) -> BrokerHeartbeatRequestHeader:
-    """Return the header of a heartbeat (904)."""
+    """Return the header of a heartbeat (904); `role`: epoch and master of the broker's role."""
     return BrokerHeartbeatRequestHeader(
-        cluster, f"h:{broker_id}", name, broker_id, epoch, max_offset, 0, timeout_ms, 9
+        cluster, f"h:{broker_id}", name, broker_id, epoch, max_offset, 0, timeout_ms, 9, *role
     )

@@ -296,6 +296,29 @@ def test_state_older_than_an_epoch_of_a_broker_is_refused() -> None:
     run(test())
 
 
+@pytest.mark.parametrize(
+    ("role", "told", "stored"),
+    [
+        ((2, 1), "epoch 2 of master 1", "1"),
+        ((1, 2), "epoch 1 of master 2", "epoch 1 of master 1"),  # given out twice
+    ],
+)
+def test_state_without_the_election_of_a_role_is_refused(
+    role: tuple[int, int], told: str, stored: str
+) -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.create(PAIR)
+            assert rig.beat(2, role=(1, 1)).code == 0
+            refused = rig.beat(2, role=role)
+            assert refused.code == 2005
+            text = f"broker 2 reports {told}, and the stored state has {stored}: "
+            assert text in (refused.remark or "")
+            assert (await rig.ask(2)).code == 2005
+
+    run(test())
+
+
 def test_state_older_than_the_set_of_a_master_is_refused() -> None:
     async def test() -> None:
         async with Rig() as rig:

@@ -39,7 +39,8 @@ CLASSES: dict[str, Any] = {
 # Members that Java adds to the map outside of its class; here they belong to the class.
 BESIDE: Final = {
     "MSG_REGION", "TRACE_ON", "_UNIQUE_KEY_QUERY", "kourouUnclean", "kourouUncleanEpoch",
-    "kourouFailsafeEpoch", "kourouFailsafeMember", "kourouFailsafeMs",
+    "kourouFailsafeEpoch", "kourouFailsafeMember", "kourouFailsafeMs", "kourouRoleEpoch",
+    "kourouRoleMaster",
 }  # fmt: skip
 TYPES: Final[dict[Any, set[str]]] = {
     Int: {"int", "Integer"},

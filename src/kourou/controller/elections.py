@@ -157,6 +157,7 @@ class Elections:
         stored = self._sets.get(name)
         epoch = header.epoch or 0
         self._check_epoch(name, f"broker {broker_id} reports epoch {epoch}", epoch, stored)
+        self._check_role(header, stored)
         if name in self._refused:
             return Decision(invalid, self._refused[name])
         if stored is None or stored.broker_set.replica(broker_id) is None:
@@ -194,7 +195,20 @@ class Elections:
             return
         self._refuse(name, source, stored_epoch)
 
-    def _refuse(self, name: str, source: str, stored: int) -> None:
+    def _check_role(self, header: BrokerHeartbeatRequestHeader, stored: Stored | None) -> None:
+        """Refuse a set of which a broker knows an election that the state lacks.
+
+        Its log need not have a byte of that epoch, which may have been given out again since.
+        """
+        epoch, master = header.kourou_role_epoch or 0, header.kourou_role_master
+        source = f"broker {header.broker_id} reports epoch {epoch} of master {master}"
+        self._check_epoch(header.broker_name, source, epoch, stored)
+        if stored is not None and epoch and epoch == _epoch(stored):
+            other = stored.broker_set.master_broker_id
+            if other != master:
+                self._refuse(header.broker_name, source, f"epoch {epoch} of master {other}")
+
+    def _refuse(self, name: str, source: str, stored: int | str) -> None:
         """Decide nothing about a set any more, whose stored state lacks a decision."""
         if name in self._refused or len(self._refused) >= self._config.current.broker_sets_max:
             return

@@ -163,7 +163,12 @@ class QueryDataVersionResponseHeader:
 
 @dataclass(slots=True)
 class BrokerHeartbeatRequestHeader:
-    """BROKER_HEARTBEAT (904): the broker is alive; the optional fields are for a controller."""
+    """BROKER_HEARTBEAT (904): the broker is alive; the optional fields are for a controller.
+
+    Attributes:
+        kourou_role_epoch: the epoch in which a broker of Kourou has its role; None without one.
+        kourou_role_master: the id of the master of that epoch.
+    """
 
     cluster_name: str
     broker_addr: str
@@ -175,6 +180,8 @@ class BrokerHeartbeatRequestHeader:
     # Misspelled on the wire.
     heartbeat_timeout_mills: Long | None = None
     election_priority: Int | None = None
+    kourou_role_epoch: Int | None = None
+    kourou_role_master: Long | None = None
 
 
 @dataclass(slots=True)

@@ -124,6 +124,7 @@ class Confirmation:
             *state,
             self._config.controller_heartbeat_timeout_ms,
             self._config.broker_election_priority,
+            *self._known_master(),
         )
         known = await self._controllers.heartbeat(header)
         self.failsafe.learn_epoch(known.master_epoch or 0)
@@ -205,6 +206,11 @@ class Confirmation:
         if self._left is None or self._lease.now_s() - self._left[1] > limit_s:
             return None
         return self._left[0]
+
+    def _known_master(self) -> tuple[int | None, int | None]:
+        """Return the epoch of the role and its master, for a controller that may lack them."""
+        role = self._role
+        return (None, None) if role is None else (role.master_epoch, role.master_id)
 
     @property
     def _epoch(self) -> int:
