@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from kourou.broker.timer.timer_intake import INTAKE_INTERVAL_MS, SOON_MS, IntakePace
+from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.model import properties as names
 from kourou.model.message import Message
 from kourou.model.properties import encode_properties
@@ -129,6 +130,30 @@ def test_a_consumer_gets_a_producers_scheduled_message_at_its_time() -> None:
         assert 0 <= received[1][1] - due_at_ms <= 200
 
     run_virtual(main())
+
+
+def test_a_stop_after_a_refused_delivery_keeps_earlier_slots_that_are_not_read() -> None:
+    async def schedule(broker: SimulatedBroker) -> None:
+        for second in (10, 20, 30, 40):
+            await send_at(broker, b"%d" % second, EPOCH_MS + second * 1000)
+        await asyncio.sleep(1)
+
+    async def schedule_last(broker: SimulatedBroker) -> None:
+        await send_at(broker, b"50", EPOCH_MS + 50_000)
+
+    async def refuse(broker: SimulatedBroker) -> None:
+        broker.commit.refuse_puts(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="a test"))
+        await broker.start_deliveries()
+        await asyncio.sleep(0.1)
+
+    async def deliver(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(5)
+        assert sorted(bodies(broker)) == [b"10", b"20", b"30", b"40", b"50"]
+
+    disk = run_with_broker(schedule, is_delivering=True)
+    run_with_broker(schedule_last, disk)
+    run_with_broker(refuse, disk, later_ms=60_000)
+    run_with_broker(deliver, disk, later_ms=61_000, is_delivering=True)
 
 
 def test_reading_a_later_slot_does_not_hold_up_the_level() -> None:

@@ -135,6 +135,12 @@ class LoadedSlots:
         """Return the first second whose slot must not be in memory yet."""
         return max(now_ms // PRECISION_MS, self._read_second) + NEAR_SLOTS
 
+    def has_all(self, files: TimerFiles, last: int) -> bool:
+        """Return whether all slots with messages, up to this second, have been read."""
+        slots = self.by_second
+        waiting = files.wheel.next_seconds(last + 1, len(slots) + 1)
+        return all(one in slots and not slots[one].is_loading for one in waiting)
+
     def end(self) -> None:
         """Stop reading slots."""
         for task in self._loads:

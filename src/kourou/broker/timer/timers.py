@@ -531,9 +531,9 @@ class Timers:
         """
         slots = self._slots.by_second
         begun = [slot for slot in slots.values() if slot.first_put is not None]
-        if not begun or any(slot.is_loading for slot in slots.values()):
-            return
-        last = max(slot.second for slot in begun)
+        last = max((slot.second for slot in begun), default=0)
+        if not begun or not self._slots.has_all(files, last):
+            return  # or only the wheel has some of the messages
         left = [number for slot in slots.values() if slot.second <= last for number in slot.heap]
         try:
             for number in sorted(left):
