@@ -27,6 +27,12 @@ Ts = TypeVarTuple("Ts")
 
 _PROCESS: Final[ContextVar[SimProcess | None]] = ContextVar("process", default=None)
 LIMIT_S: Final = 3_600.0
+_EARLY_S: Final = 2e-9
+"""A timer is set later by this.
+
+An event loop calls timers up to a nanosecond early. In virtual time one that is set again until its
+time has come would be called for ever.
+"""
 
 
 class SimProcess:
@@ -51,8 +57,8 @@ class SimProcess:
         return time_s * self._rate
 
     def global_s(self, local_s: float) -> float:
-        """Return the time of the loop at which its clock shows `local_s`."""
-        return local_s / self._rate
+        """Return a time of the loop at which its clock certainly shows `local_s`."""
+        return local_s / self._rate + _EARLY_S
 
     def stop(self) -> None:
         """Stop it until `resume`."""
