@@ -19,6 +19,8 @@ from tests.store.rig import SEGMENT_BYTES, Rig, delete_topic, draft
 FIRST = "commitlog/00000000000000000000"
 SECOND = f"commitlog/{SEGMENT_BYTES:020d}"
 WHOLE = 1 << 40
+STORE_TIME_OFFSET = 56
+"""Of the store time in a record with an IPv4 host."""
 
 
 def pieces(disk: Disk, plan: LogPlan) -> list[LogPiece]:
@@ -178,6 +180,16 @@ def test_files_without_records_of_the_wanted_time_are_left_out() -> None:
     ]
     assert {1_000_000 + number * hour for number in range(20, 41)} <= set(found)
     assert 0 < len(plan.parts) < len(whole.parts) - 1
+
+
+def test_a_damaged_time_leaves_no_file_out() -> None:
+    rig = filled(60)
+    rig.store.abandon()
+    whole = plan_log(rig.disk, part_bytes=WHOLE).parts
+    rig.disk.write(SECOND, STORE_TIME_OFFSET, [b"\x80"])  # far in the past
+
+    assert plan_log(rig.disk, part_bytes=WHOLE).parts == whole
+    assert len(whole) > 2
 
 
 def test_records_of_a_deleted_topic_are_told_from_those_of_its_successor() -> None:

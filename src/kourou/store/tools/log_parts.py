@@ -22,9 +22,8 @@ from typing import Final, NamedTuple
 from kourou.disk import Disk
 from kourou.errors import KourouError, MalformedMessageError, StoreLockedError
 from kourou.protocol import fastjson
-from kourou.protocol.record.layout import HEAD_BYTES_MAX, RECORD_START
+from kourou.protocol.record.layout import RECORD_START
 from kourou.protocol.record.read import read_checked
-from kourou.protocol.record.scan import store_time
 from kourou.store.formats import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, Checkpoint
 from kourou.store.log.log_walk import LogPiece, PieceKind, read_log_record, walk_log
 from kourou.store.paths import (
@@ -140,7 +139,7 @@ def plan_log(
         used_bytes = known_end - files[0].start
         total = used_bytes if used_bytes > 0 else sum(file.size for file in files)
         part_bytes = max(min(part_bytes, total // parts_min), 1)
-    times = [_first_time(disk, file) for file in files]
+    times = [_first_time(disk, file, segment_bytes) for file in files]
     used = [number for number, file in enumerate(files) if _is_used(disk, file)]
     last_used = used[-1] if used else -1
     splits = _Splits(disk, segment_bytes) if len(files) <= _FILES_SPLIT_MAX else None
@@ -252,13 +251,14 @@ def _parse(text: bytes) -> object:
     return fastjson.loads(text, bare_keys_bytes_max=BARE_KEYS_BYTES_MAX)
 
 
-def _first_time(disk: Disk, file: LogFile) -> int | None:
-    """Return the store time of the file's first record; None if it does not begin with one."""
+def _first_time(disk: Disk, file: LogFile, segment_bytes: int) -> int | None:
+    """Return the store time of the file's first record; None if that is missing or damaged."""
     try:
-        head = disk.read(file.name, 0, HEAD_BYTES_MAX)
-    except OSError:
+        record = read_log_record(disk, segment_bytes, file.start)
+        header = None if record is None else read_checked(record, 0)
+    except (OSError, MalformedMessageError):
         return None
-    return store_time(head, file.start) if len(head) == HEAD_BYTES_MAX else None
+    return header.store_at_ms if header and header.physical_offset == file.start else None
 
 
 def _is_used(disk: Disk, file: LogFile) -> bool:
