@@ -41,6 +41,7 @@ from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.recall_handle import decode_recall_handle
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.kv_config import parse_kv_config
+from kourou.protocol.brokers import TimerCheckPoint
 from kourou.protocol.command import RemotingCommand, SerializeType
 from kourou.protocol.compression import decompress
 from kourou.protocol.epoch_replication import (
@@ -79,6 +80,7 @@ from kourou.protocol.replication import (
     encode_report,
     encode_transfer_head,
 )
+from kourou.protocol.timer_progress import decode_progress, encode_progress
 from kourou.protocol.topic_table import decode_register_body
 from kourou.protocol.trace_text import decode_traces, encode_trace
 from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
@@ -95,7 +97,7 @@ _SPECIAL: Final = frozenset(
         *("decode_frame", "decode_header", "decode_fields", "decode_register_body"),
         *("decode_message", "decode_messages", "decode_batch", "decode_record", "decode_records"),
         *("decode_plain", "decode_traces"),
-        *("decode_receipt_handle", "decode_checkpoint", "decode_ack"),
+        *("decode_receipt_handle", "decode_checkpoint", "decode_ack", "decode_progress"),
     }
 )
 """Decoders of `kourou.protocol` with a target below, or called by one."""
@@ -227,6 +229,7 @@ def _records() -> Iterator[Target]:
     yield Target("timer.unit", small_files.timer_unit, small_files.TIMER_UNITS)
     yield Target("timer.check", small_files.timer_check, small_files.TIMER_CHECKS)
     yield Target("timer.record", read_timer_record, (small_files.waiting_record(),))
+    yield Target("timer.progress", _timer_progress, (b"0 0 0", b"5449 39684 172800000"))
     yield Target("timer.metrics", parse_timer_metrics, small_files.TIMER_METRICS)
     counts = small_files.TRANSACTION_METRICS
     yield Target("kept.transaction_counts", parse_transaction_counts, counts)
@@ -243,6 +246,11 @@ def _records() -> Iterator[Target]:
     yield Target("compressed", _compressed, corpus.compressed(), (MalformedMessageError,))
     yield Target("revive.checkpoint", _checkpoint, corpus.revive_records("check_point"))
     yield Target("revive.ack", _ack, corpus.revive_records("ack", "batch_ack"))
+
+
+def _timer_progress(data: bytes) -> None:
+    progress = decode_progress(TimerCheckPoint(), data.decode("latin-1"))
+    assert decode_progress(TimerCheckPoint(), encode_progress(progress)) == progress
 
 
 def _checkpoint(data: bytes) -> None:
