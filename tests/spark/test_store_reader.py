@@ -211,7 +211,7 @@ def test_a_read_without_the_column_corrupt_has_no_rows_of_ranges(
     store.disk.write("commitlog/" + "0" * 20, positions[1] + HEAD_BYTES, [b"?"])
 
     assert read(store.path, ["body"]) == [{"body": b"0"}, {"body": b"2"}]
-    [record] = [record for record in caplog.records if "spark_store" in record.message]
+    [record] = [record for record in caplog.records if "spark_store" in record.getMessage()]
     assert f"position={positions[1]}" in record.message
 
 

@@ -293,7 +293,7 @@ def test_a_damaged_message_is_refused_after_the_messages_before_it(
         assert (broker.reads.damaged_count, broker.reads.skipped_count) == (1, 0)
 
     run_cold(test)
-    assert sum("record.damaged" in one.message for one in caplog.records) == 1
+    assert sum("record.damaged" in one.getMessage() for one in caplog.records) == 1
 
 
 def test_a_damaged_message_is_skipped_when_configured() -> None:

@@ -164,7 +164,9 @@ def test_a_full_disk_removes_expired_segments_at_any_hour_and_no_others(
 
     with caplog.at_level(logging.WARNING):
         run_with_old_messages(test)
-    assert [record.message.split()[0] for record in caplog.records] == ["retention.found_nothing"]
+    assert [record.getMessage().split()[0] for record in caplog.records] == [
+        "retention.found_nothing"
+    ]
 
 
 def test_a_request_applies_to_twenty_runs_with_a_limit_per_run() -> None:
