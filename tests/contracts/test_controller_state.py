@@ -39,21 +39,7 @@ def test_file(contract: Contract) -> None:
     run_virtual(contract(open_state))
 
 
-@pytest.mark.parametrize("contract", SHARED, ids=name_of)
-def test_simulated_etcd(contract: Contract) -> None:
-    async def test() -> None:
-        etcd = SimulatedEtcd(asyncio.get_running_loop().time)
-
-        def open_state() -> StateStore:
-            return EtcdStore(etcd, "/kourou", ttl_s=2, lease_ms=3000, now_ms=steady_ms)
-
-        await contract(open_state)
-
-    run_virtual(test())
-
-
-@pytest.mark.parametrize("contract", OF_ETCD, ids=name_of)
-def test_leader_key_in_simulated_etcd(contract: EtcdContract) -> None:
+def run_with_etcd(contract: EtcdContract) -> None:
     async def test() -> None:
         etcd = SimulatedEtcd(asyncio.get_running_loop().time)
 
@@ -63,3 +49,13 @@ def test_leader_key_in_simulated_etcd(contract: EtcdContract) -> None:
         await contract(open_state, etcd)
 
     run_virtual(test())
+
+
+@pytest.mark.parametrize("contract", SHARED, ids=name_of)
+def test_simulated_etcd(contract: Contract) -> None:
+    run_with_etcd(lambda open_state, _: contract(open_state))
+
+
+@pytest.mark.parametrize("contract", OF_ETCD, ids=name_of)
+def test_leader_key_in_simulated_etcd(contract: EtcdContract) -> None:
+    run_with_etcd(contract)

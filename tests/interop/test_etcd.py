@@ -43,22 +43,7 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
     running.stop()
 
 
-@pytest.mark.parametrize("contract", SHARED, ids=lambda contract: contract.__name__)
-def test_state_in_etcd(contract: Contract, etcd: Etcd) -> None:
-    async def test() -> None:
-        gateway = EtcdGateway(EtcdConfig(etcd=(etcd.url,)), Runtime.system().offload)
-
-        def open_state() -> StateStore:
-            return EtcdStore(gateway, "/kourou", ttl_s=2, lease_ms=3000, now_ms=lease_clock_ms)
-
-        await contract(open_state)
-        gateway.close()
-
-    asyncio.run(test())
-
-
-@pytest.mark.parametrize("contract", OF_ETCD, ids=lambda contract: contract.__name__)
-def test_leader_key_in_etcd(contract: EtcdContract, etcd: Etcd) -> None:
+def run_with_etcd(contract: EtcdContract, etcd: Etcd) -> None:
     async def test() -> None:
         gateway = EtcdGateway(EtcdConfig(etcd=(etcd.url,)), Runtime.system().offload)
 
@@ -69,6 +54,16 @@ def test_leader_key_in_etcd(contract: EtcdContract, etcd: Etcd) -> None:
         gateway.close()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("contract", SHARED, ids=lambda contract: contract.__name__)
+def test_state_in_etcd(contract: Contract, etcd: Etcd) -> None:
+    run_with_etcd(lambda open_state, _: contract(open_state), etcd)
+
+
+@pytest.mark.parametrize("contract", OF_ETCD, ids=lambda contract: contract.__name__)
+def test_leader_key_in_etcd(contract: EtcdContract, etcd: Etcd) -> None:
+    run_with_etcd(contract, etcd)
 
 
 async def metadata(pool: ConnectionPool, address: str) -> GetMetaDataResponseHeader | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from dataclasses import replace
 from typing import cast
 
@@ -18,19 +17,14 @@ from kourou.client.config import ProducerConfig
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.producer import Producer
 from kourou.errors import KourouError
-from kourou.model import properties as names
 from kourou.model.message import Message
-from kourou.model.properties import decode_properties
-from kourou.model.topic import TIMER_TOPIC
-from kourou.store.log.log_walk import walk_log
-from kourou.store.paths import COMMITLOG
-from kourou.store.state.file_sizes import find_sizes, log_files
 from kourou.store.timer.wheel_files import read_check
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from tests.broker.controlling.controlled_cluster import NAMESRV, ControlledCluster
 from tests.effort import some
+from tests.timed_records import timed_records
 
 TOPIC = "timed"
 WINDOW_SLOTS = 6
@@ -63,28 +57,6 @@ class TimedCluster(ControlledCluster):
     def timed_producer(self) -> Producer:
         config = ProducerConfig(send_timeout_ms=20_000)
         return Producer("producers", NAMESRV, config=config, runtime=self.runtime)
-
-
-def records(disk: SimDisk) -> tuple[Counter[bytes], dict[bytes, list[int]]]:
-    """Return how often messages were sent, and the store times of the delivered ones, by body.
-
-    A producer may have sent one again after a failover, when it was due already.
-    """
-    sent, delivered = Counter[bytes](), dict[bytes, list[int]]()
-    files, segment_bytes = log_files(disk, COMMITLOG), find_sizes(disk).segment_bytes
-    for piece in walk_log(disk, files, segment_bytes):
-        header = piece.header
-        if header is None:
-            continue
-        body = bytes(header.body(piece.buffer))
-        properties = decode_properties(header.properties(piece.buffer))
-        if header.topic == TOPIC:
-            delivered.setdefault(body, []).append(header.store_at_ms)
-            sent[body] += names.TIMER_DEQUEUE_MS not in properties
-        elif header.topic == TIMER_TOPIC and properties[names.REAL_TOPIC] == TOPIC:
-            is_first = names.TIMER_ROLL_TIMES not in properties
-            sent[body] += is_first and names.TIMER_DEL_UNIQKEY not in properties
-    return sent, delivered
 
 
 class Timed:
@@ -125,7 +97,7 @@ class Timed:
                 await asyncio.sleep(rng.choice((0.0, 0.02, 0.3)))
 
     def check(self, disk: SimDisk) -> None:
-        sent, delivered = records(disk)
+        sent, delivered = timed_records(disk, TOPIC)
         lost = [body for body in self.due if body not in delivered and body not in self.recalling]
         assert lost == []
         assert [body for body, at in delivered.items() if len(at) > sent[body]] == []
@@ -189,7 +161,7 @@ def test_new_master_has_its_timers_without_a_rebuild(monkeypatch: pytest.MonkeyP
             assert new is not None
             await cluster.until(lambda: new.components.timers.has_recovered, 0.5)
             await asyncio.sleep(25)
-            sent, delivered = records(cluster.disks[cast(int, cluster.master())])
+            sent, delivered = timed_records(cluster.disks[cast(int, cluster.master())], TOPIC)
             assert (len(sent), len(delivered)) == (600, 600)
             assert all(len(times) == 1 for times in delivered.values())
             assert all(at_ms <= times[0] for times in delivered.values())
@@ -212,7 +184,7 @@ def test_master_without_copies_stops_although_a_delivery_is_not_confirmed() -> N
                 await broker.stop()
             await cluster.until(lambda: cluster.master() not in (None, master), 60)
             await asyncio.sleep(10)
-            _, delivered = records(cluster.disks[cast(int, cluster.master())])
+            _, delivered = timed_records(cluster.disks[cast(int, cluster.master())], TOPIC)
             assert len(delivered[b"x"]) == 1
 
     run_virtual(main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,15 +11,10 @@ from kourou.client.config import ProducerConfig
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.producer import Producer
 from kourou.errors import KourouError
-from kourou.model import properties as names
 from kourou.model.message import Message
-from kourou.model.properties import decode_properties
-from kourou.model.topic import TIMER_TOPIC
-from kourou.store.log.log_walk import walk_log
-from kourou.store.paths import COMMITLOG
-from kourou.store.state.file_sizes import log_files
 from kourou.testing.disk import SimDisk
-from tests.sim.replicas.replica_cluster import NAMESRV, SEGMENT_BYTES, ReplicaCluster
+from tests.sim.replicas.replica_cluster import NAMESRV, ReplicaCluster
+from tests.timed_records import timed_records
 
 TIMED_TOPIC: Final = "timed"
 DELAYS_MS: Final = (50, 700, 2_000, 5_000, 12_000)
@@ -64,20 +58,13 @@ class TimedSends:
             disk: holds it.
             waiting: number of messages in its wheel: its clock may have been set back.
         """
-        sent, delivered = Counter[bytes](), Counter[bytes]()
-        for piece in walk_log(disk, log_files(disk, COMMITLOG), SEGMENT_BYTES):
-            header = piece.header
-            if header is None:
-                continue
-            body = bytes(header.body(piece.buffer))
-            properties = decode_properties(header.properties(piece.buffer))
-            if header.topic == TIMED_TOPIC:
-                delivered[body] += 1
-                sent[body] += names.TIMER_DEQUEUE_MS not in properties  # it was due already
-            elif header.topic == TIMER_TOPIC:
-                sent[body] += names.TIMER_ROLL_TIMES not in properties
-        found = [f"delivered twice: {body!r}" for body in sent if delivered[body] > sent[body]]
-        lost = sorted(body for body in self.acknowledged if not delivered[body])
+        sent, delivered = timed_records(disk, TIMED_TOPIC)
+        found = [
+            f"delivered twice: {body!r}"
+            for body in sent
+            if len(delivered.get(body, ())) > sent[body]
+        ]
+        lost = sorted(body for body in self.acknowledged if body not in delivered)
         if len(lost) > max(0, waiting):
             found.append(f"scheduled and lost, with {waiting} waiting: {lost}")
         return found
