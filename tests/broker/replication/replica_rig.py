@@ -88,9 +88,6 @@ class Port:
     def offer_role(self, silent: frozenset[int], needed: int) -> None:
         self._rig.controller.offers.append((silent, needed))
 
-    def may_propose(self) -> bool:
-        return True
-
     async def confirm_master(self, claim: MasterClaim) -> bool:
         raise AssertionError(claim)
 

@@ -22,9 +22,6 @@ class NoController:
     def offer_role(self, silent: frozenset[int], needed: int) -> None:
         raise AssertionError(silent, needed)
 
-    def may_propose(self) -> bool:
-        raise AssertionError
-
     async def confirm_master(self, claim: MasterClaim) -> bool:
         raise AssertionError(claim)
 

@@ -425,6 +425,20 @@ def test_a_slave_copies_on_when_its_caller_waits_for_no_truncation_any_more() ->
     run(test)
 
 
+def test_a_master_that_members_confirm_proposes_no_set() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        before = list(rig.controller.proposals)
+        rig.master.note_failsafe(is_active=True)
+        await rig.kill(2)
+        await asyncio.sleep(5)
+        assert rig.controller.proposals == before
+        rig.master.note_failsafe(is_active=False)
+        await rig.in_sync(1, 3)
+
+    run(test)
+
+
 def test_a_learner_copies_and_never_joins() -> None:
     async def test(rig: ReplicaRig) -> None:
         await rig.elect(1)

@@ -160,10 +160,6 @@ class Confirmation:
                 self._set_failsafe(is_active=True)
                 broker.unfence()
 
-    def may_propose(self) -> bool:
-        """Return whether the master may propose in-sync sets: not one which members confirm."""
-        return not self._is_failsafe
-
     def _set_failsafe(self, *, is_active: bool) -> None:
         """Note whether members confirm the master; the broker is running."""
         if is_active == self._is_failsafe:

@@ -463,10 +463,6 @@ class SwitchingBroker:
         epoch = self._current.in_sync().epoch
         return await self._controllers.propose(self._me, self._role.master_epoch, members, epoch)
 
-    def may_propose(self) -> bool:
-        """Return whether the members do not confirm the master; see `ControllerPort`."""
-        return self._confirmation.may_propose()
-
     async def confirm_master(self, claim: MasterClaim) -> bool:
         """Answer a master of which this broker is a member; see `ControllerPort`."""
         return await self._confirmation.failsafe.confirm(self._me, claim)

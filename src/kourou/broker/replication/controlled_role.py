@@ -12,7 +12,6 @@ A broker runs with one role. After a change of the role the caller stops it, and
     Broker.truncation_needed          <--  a slave's log has an end that its master lacks
     Broker.fence, Broker.unfence      -->  refuses changes while the lease is not confirmed
     ControllerPort.confirm_master     <--  a master asks whether it may go on without controllers
-    ControllerPort.may_propose        <--  not while the members confirm the master
 """
 
 from __future__ import annotations
@@ -106,9 +105,6 @@ class ControllerPort(Protocol):
             silent: broker ids of the members that report nothing.
             needed: number of replicas, the new master included, that must be alive beside this one.
         """
-
-    def may_propose(self) -> bool:
-        """Return whether other in-sync sets may be proposed now."""
 
     async def confirm_master(self, claim: MasterClaim) -> bool:
         """Return whether this broker, as a member of the set, confirms a master.

@@ -60,7 +60,8 @@ class InSyncKeeper:
         broker_id: of the master.
         epochs: of its log.
         followers: the slaves.
-        is_failsafe: whether members confirm the master, because no controller answers.
+        is_failsafe: whether members confirm the master, because no controller answers: it then
+            proposes no set.
     """
 
     def __init__(
@@ -297,7 +298,7 @@ class InSyncKeeper:
         end, now_s, members = self._commit.stored_position, self._loop.time(), self.in_sync.members
         if now_s < self._propose_from_s or self._commit.is_read_only:
             return
-        if not self._port.may_propose():
+        if self.is_failsafe:  # a new member has not promised to wait
             return
         close = self.followers.joining(self._epoch_start, end, now_s) - members
         confirmed = self.confirm_position
