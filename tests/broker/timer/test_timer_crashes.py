@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import ParamSpec, TypeVar
 
@@ -12,7 +12,7 @@ import pytest
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.timer.timer_config import TimerConfig
-from kourou.broker.writing.put import PutResult, PutStatus
+from kourou.broker.writing.put import Done, PutResult, PutStatus
 from kourou.protocol.record.encode import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.timer.timer_log import TIMER_LOG
@@ -23,8 +23,8 @@ from kourou.store.tools.rebuild import rebuild
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
-from kourou.testing.simulated_broker import SimulatedBroker, small_config
-from tests.broker.delays.delay_rig import messages
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
+from tests.broker.delays.delay_rig import bodies, messages
 from tests.broker.timer.timer_rig import timer_draft
 
 P = ParamSpec("P")
@@ -238,3 +238,38 @@ def test_files_that_are_opened_while_messages_are_sent_neither_lose_nor_repeat_a
     seed: int, lose: Callable[[SimDisk], object]
 ) -> None:
     assert_outlived(seed, is_killed=bool(seed % 2), lose=lose, timers_later=True)
+
+
+class Unconfirmed:
+    """Stores messages, and refuses them a second later: no slave has reported them."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self._commit = broker.commit
+
+    def put(
+        self, drafts: Sequence[RecordDraft], now_ms: int, done: Done, *, answers_late: bool = True
+    ) -> None:
+        def refuse_later(_: PutResult) -> None:
+            refused = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="not confirmed")
+            asyncio.get_running_loop().call_later(1, done, refused)
+
+        self._commit.put(drafts, now_ms, refuse_later, answers_late=answers_late)
+
+
+def test_deliveries_that_were_not_confirmed_before_a_stop_are_found_in_the_log() -> None:
+    disk = SimDisk()
+
+    async def stop(broker: SimulatedBroker) -> None:
+        draft = timer_draft(broker, b"x", broker.clock.now_ms() + 1_500)
+        await broker.store_messages([draft])
+        broker.timers._puts = Unconfirmed(broker)
+        await asyncio.sleep(2)
+        assert bodies(broker) == [b"x"]
+
+    async def start(broker: SimulatedBroker) -> None:
+        await asyncio.sleep(5)
+        assert bodies(broker) == [b"x"]
+        assert broker.timers.waiting == 0
+
+    run_with_broker(stop, disk, is_delivering=True)
+    run_with_broker(start, disk, later_ms=10_000, is_delivering=True)

@@ -149,3 +149,21 @@ def test_fed_messages_wait_while_the_timer_log_cannot_be_written() -> None:
         assert broker.timers.waiting == 0
 
     run_with_broker(test, disk, is_delivering=True)
+
+
+def test_slot_with_units_that_could_not_be_written_waits_for_them() -> None:
+    disk = FullDisk()
+
+    async def test(broker: SimulatedBroker) -> None:
+        due_at_ms = broker.clock.now_ms() // 1_000 * 1_000 + 20_100
+        await broker.store_messages([timer_draft(broker, b"0", due_at_ms)])
+        await asyncio.sleep(2)
+        disk.is_full = True
+        await broker.store_messages([timer_draft(broker, b"1", due_at_ms + 1)])
+        await asyncio.sleep(25)
+        assert len(delivered(broker)) == 0
+        disk.is_full = False
+        await asyncio.sleep(5)
+        assert len(delivered(broker)) == 2
+
+    run_with_broker(test, disk, is_delivering=True)

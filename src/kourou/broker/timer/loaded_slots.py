@@ -122,8 +122,8 @@ class LoadedSlots:
         before = self._near_end(now_ms)
         for second in files.wheel.next_seconds(before, NEAR_SLOTS):
             slot = files.wheel.slot(second)
-            if second in self.by_second or slot is None:
-                continue
+            if second in self.by_second or slot is None or slot.last >= files.log.written_end:
+                continue  # the last: its units could not be written yet
             if len(self.by_second) >= NEAR_SLOTS and second > max(self.by_second):
                 continue  # an earlier slot takes precedence; this one waits until that is done
             near = self.by_second[second] = NearSlot(second, is_loading=True)

@@ -122,7 +122,7 @@ class Timers:
         self._stopped_at: TimerProgress | None = None
         self._files: TimerFiles | None = None
         self._main: asyncio.Task[None] | None = None
-        self._is_stopping = False
+        self._is_stopping = self._has_refused_at_stop = False
         storage.scan_from = self._scan_from
 
     # Start and stop
@@ -187,7 +187,8 @@ class Timers:
             await self._wake.wait()
         self._advance(self._files, self._clock.now_ms())
         self._stopped_at = self.progress()
-        self._move_undelivered(self._files)
+        if not self._has_refused_at_stop:
+            self._move_undelivered(self._files)
 
     def abandon(self) -> None:
         """Stop at once, like a killed process."""
@@ -326,7 +327,7 @@ class Timers:
         if len(slots) < NEAR_SLOTS:
             later = files.wheel.next_seconds(2**62, NEAR_SLOTS)
             first = next((one for one in later if one not in slots), None)
-            if first is not None:
+            if first is not None and not self._intake.is_failing:
                 waits.append((first - NEAR_SLOTS + 1) * PRECISION_MS - now_ms)
         return max(0, min(waits)) if waits else None
 
@@ -490,6 +491,9 @@ class Timers:
     def _put_done(self, near: NearSlot, number: int, topic: str | None, result: PutResult) -> None:
         self._in_flight -= 1
         if not result.is_settled:
+            # It may be in the log all the same: a deposed master did not learn of its copies. The
+            # next start finds it there, if the slot stays as it is.
+            self._has_refused_at_stop |= self._is_stopping
             is_busy = result.status is PutStatus.BUSY
             self._try_later(near, number, BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS)
             log.warning("timer.put_refused status=%s reason=%s", result.status.name, result.reason)

@@ -114,6 +114,11 @@ class TimerLog:
             self._unwritten = []
         self._unwritten_at = self.position
 
+    @property
+    def written_end(self) -> int:
+        """The position of the first unit that is only in memory; the end if all are written."""
+        return self._unwritten_at
+
     def take_unsynced(self) -> tuple[list[str], list[str]]:
         """Return the files and directories to sync so that all written units are durable."""
         files, self._unsynced = sorted(self._unsynced), set()
@@ -152,7 +157,7 @@ class TimerLog:
     def chain(self, last: int) -> Iterator[tuple[int, TimerUnit]]:
         """Yield positions and units of a slot, last first; runs on any thread.
 
-        Appended units must have been written.
+        Its units must have been written; see `written_end`.
 
         Raises:
             CorruptRecordError: the chain leads to a position without a valid unit.
