@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Iterator
 import msgspec
 import pytest
 
+from kourou.broker.controlling.controllers import Controllers
 from kourou.client.administration.admin import AdminClient
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.producer import Producer
-from kourou.errors import KourouError, TransportError
+from kourou.errors import ConnectionLostError, KourouError, TransportError
 from kourou.model.message import Message
+from kourou.protocol.topic_table import RegisterBrokerResponseHeader
 from kourou.store.log.log_walk import walk_log
 from kourou.store.paths import COMMITLOG
 from kourou.store.state.ack_mark import read_ack_mark, save_ack_mark
@@ -116,6 +118,29 @@ def test_a_killed_master_is_replaced_within_seconds() -> None:
         assert len(acknowledged) >= 20
         await asyncio.sleep(1)
         assert holders(cluster, acknowledged) == [0, 1, 2]
+
+    run(3, test)
+
+
+def test_slave_joins_soon_although_its_new_master_was_slower_than_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusals = iter(range(3))
+    ask_master = Controllers.ask_master
+
+    async def refuse_at_first(self: Controllers, address: str) -> RegisterBrokerResponseHeader:
+        if next(refusals, None) is not None:
+            raise ConnectionLostError("closed by the peer")
+        return await ask_master(self, address)
+
+    async def test(cluster: ControlledCluster) -> None:
+        old = cluster.master()
+        assert old is not None
+        monkeypatch.setattr(Controllers, "ask_master", refuse_at_first)
+        await cluster.kill(old)
+        await cluster.until(lambda: cluster.master() not in (old, None))
+        await cluster.until(lambda: len(cluster.in_sync()) == 2, 0.8)
+        assert next(refusals, None) is None
 
     run(3, test)
 

@@ -66,6 +66,10 @@ NO_MASTER: Final = 0
 """`ControlledRole.master_id` of a replica that knows no master; ids begin at 1."""
 _ASKED_PER_LEASE: Final = 8
 """How often within its lease a master asks the members of its set, while no controller answers."""
+_EARLY_ASKS: Final = 10
+_EARLY_ASK_MS: Final = 100
+"""A slave asks a new master so often, until it serves slaves: it may need the slave's copy to
+acknowledge anything. Then each `syncBrokerMetadataPeriod`."""
 
 
 class SwitchingBroker:
@@ -121,6 +125,7 @@ class SwitchingBroker:
         self._others: frozenset[int] = frozenset()  # in sync, by the last answer
         self._unfit_reason = ""  # why it leaves the role of the master to others
         self._learned: tuple[int, str] | None = None  # epoch and address of the slave's master
+        self._unlearned = 0  # how often that could not be asked
         self._last_failure = ""
         self._is_ended = False
 
@@ -288,7 +293,7 @@ class SwitchingBroker:
             first_registration_ms=first_registration_ms,
             is_namesrv_local=self._is_namesrv_local,
         )
-        self._broker, self._role, self._learned = broker, role, None
+        self._broker, self._role, self._learned, self._unlearned = broker, role, None, 0
         self._confirmation.begin(broker, role)
         broker.truncation_needed().add_done_callback(lambda _: self._poll_due.set())
 
@@ -446,9 +451,10 @@ class SwitchingBroker:
             return
         learned = (role.master_epoch, found.master_address)
         if learned != self._learned:
+            self._unlearned += 1
             addresses = await self._controllers.ask_master(found.master_address)
             self._current.components.learn_master(addresses)
-            self._learned = learned
+            self._learned, self._unlearned = learned, 0
 
     def _role_of(self, found: ReplicaSet) -> ControlledRole:
         assert found.master_id is not None, "the caller has checked it"
@@ -524,7 +530,9 @@ class SwitchingBroker:
             await wait()
 
     async def _wait_poll(self) -> None:
-        await wait_woken(self._poll_due, self._config.controller.sync_broker_metadata_period_ms)
+        is_early = 0 < self._unlearned <= _EARLY_ASKS
+        period_ms = self._config.controller.sync_broker_metadata_period_ms
+        await wait_woken(self._poll_due, _EARLY_ASK_MS if is_early else period_ms)
 
     async def _wait_beat(self) -> None:
         await wait_woken(self._beat_due, self._config.controller.controller_heartbeat_interval_ms)
