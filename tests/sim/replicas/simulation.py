@@ -397,7 +397,10 @@ async def _end(
         faults.repair_etcd()
     is_stuck = False
     try:
-        await cluster.until(lambda: len(cluster.in_sync()) == REPLICAS, _HEAL_S)
+        # One that was replaced may still have its last set in mind.
+        await cluster.until(
+            lambda: len(cluster.in_sync()) == REPLICAS and bool(cluster.serving()), _HEAL_S
+        )
     except TimeoutError:
         # After an older state of etcd was used, none may have all epochs that brokers know.
         is_refused = cluster.had_older_etcd and bool(cluster.refusals())

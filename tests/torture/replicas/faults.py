@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -74,16 +75,28 @@ class Fault:
         return ", ".join(parts)
 
 
-async def victim_of(fault: Fault, replicas: ReplicaSet, dice: Random) -> str | None:
-    """Return the name of the process; None if there is none."""
-    if fault.victim == CONTROLLER:
-        return await replicas.leading()
+async def victim_of(
+    fault: Fault, replicas: ReplicaSet, dice: Random, patience_s: float
+) -> str | None:
+    """Return the name of the process; None if there is none, even after `patience_s`.
+
+    After a fault of etcd no controller leads for a while.
+    """
     if fault.victim == ETCD:
         return "etcd" if "etcd" in replicas.processes else None
-    master = await replicas.master()
-    if fault.victim == MASTER or master is None:
-        return master
-    return dice.choice([name for name in replicas.brokers if name != master])
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience_s):
+            while True:
+                leading, master = await replicas.leading(), await replicas.master()
+                if leading is not None and master is not None:
+                    break
+                await asyncio.sleep(0.1)
+            if fault.victim == CONTROLLER:
+                return leading
+            if fault.victim == MASTER:
+                return master
+            return dice.choice([name for name in replicas.brokers if name != master])
+    return None
 
 
 def directions(fault: Fault, victim: str, replicas: ReplicaSet, dice: Random) -> list[Direction]:

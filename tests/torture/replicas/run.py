@@ -214,9 +214,11 @@ class _Round:
         dice, ledger = self._dice, self._ledger
         ledger.may_send.set()
         fault = Fault.draw(dice, size.longest)
-        victim = await victim_of(fault, self._replicas, dice)
+        victim = await victim_of(fault, self._replicas, dice, PATIENCE_S)
         if victim is None:
             self.result = "there is no such process"
+            if fault.victim != ETCD:
+                self._fail(number, fault, f"no controller leads after {PATIENCE_S:g} s")
             return fault
         await asyncio.sleep(dice.uniform(*_CALM_S))
         first, began_s = len(ledger.sends), time.perf_counter()
