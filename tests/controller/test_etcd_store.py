@@ -127,6 +127,27 @@ def test_leader_key_of_another_member_is_not_taken_over_with_an_equal_lease_id()
     run(test)
 
 
+def test_controller_that_resigns_leaves_the_leadership_to_another_one_for_a_while() -> None:
+    async def test(rig: Rig) -> None:
+        first, second = rig.open(), rig.open()
+        await first.campaign(FIRST)
+        assert not await first.resign()
+        assert first.leads(), "there is no other one"
+        campaign = asyncio.create_task(second.campaign(SECOND))
+        await asyncio.sleep(0.5)
+        assert await first.resign()
+        assert not first.leads()
+        again = asyncio.create_task(first.campaign(FIRST))
+        await asyncio.wait_for(campaign, 1)
+        await second.close()
+        await asyncio.sleep(8)
+        assert not again.done()
+        await asyncio.wait_for(again, 3)
+        await first.close()
+
+    run(test)
+
+
 def test_outage_of_etcd_ends_the_leadership_and_its_end_returns_it() -> None:
     async def test(rig: Rig) -> None:
         store = rig.open()

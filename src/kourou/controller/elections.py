@@ -86,6 +86,7 @@ class Elections:
         self._lease_ms = 0
         self._elects_from_ms = 0
         self._scanned_at_ms = 0
+        self._most_alive = 0
         self.elected_count = 0
         self.failure: str | None = None
 
@@ -139,6 +140,7 @@ class Elections:
         self._lease_ms = term.lease_ms
         self._elects_from_ms = now_ms + term.lease_ms
         self._scanned_at_ms = now_ms
+        self._most_alive = 0
         self._is_term = True
 
     # Heartbeats
@@ -303,6 +305,8 @@ class Elections:
         if late_ms > _LATE_SCANS * self._config.current.scan_interval_ms:
             log.warning("controller.was_stopped ms=%d", late_ms)
             self._heartbeats.postpone(late_ms)
+        if await self._resigns():
+            return
         leaderless = [] if self._config.current.elections_paused else self._leaderless(now_ms)
         for name in [*self._pending, *leaderless]:
             asked = ElectMasterRequestHeader("", name, replica_sets.BY_CONTROLLER)
@@ -312,6 +316,19 @@ class Elections:
                 return
             except (RemoteSystemError, WriteInDoubtError) as error:
                 log.warning("decision.failed set=%s reason=%s", name, error)
+
+    async def _resigns(self) -> bool:
+        """Resign if most replicas that sent heartbeats are silent; return whether it has.
+
+        They may run, and be cut off from this controller alone: its masters cannot serve without
+        them, and another controller may reach them. If they are down it loses nothing but a lease.
+        """
+        alive = self.alive_count
+        self._most_alive = max(self._most_alive, alive)
+        if 2 * alive >= self._most_alive or not await self._store.resign():
+            return False
+        log.warning("controller.resigned alive=%d of=%d", alive, self._most_alive)
+        return True
 
     def _leaderless(self, now_ms: int) -> list[str]:
         """Return the names of the sets for which a master must be elected."""

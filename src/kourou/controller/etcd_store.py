@@ -41,6 +41,8 @@ _POLL_S: Final = 0.2
 """Interval between looks for a free leadership, and between renewals that failed."""
 _RENEWALS: Final = 4
 """Renewals of the lease within its time."""
+_RESIGNED_MS: Final = 10_000
+"""How long a controller that has resigned leaves the leadership to others."""
 _PAGE: Final = 500
 """Broker sets read by one request."""
 
@@ -78,6 +80,7 @@ class EtcdStore:
         self._lease_id = ""
         self._lease_ends_ms = 0
         self._leader_revision = ""
+        self._resigned_until_ms = 0
         self._deposed = asyncio.Event()
         self._renewals: asyncio.Task[None] | None = None
         self._leader: Member | None = None
@@ -105,16 +108,20 @@ class EtcdStore:
         if not self._lease_id:
             await self._begin_lease(member)
         self._members = await self._read_members()
-        found = await self._range(self._key("leader"))
+        key = self._key("leader")
+        found = await self._range(key)
         # The member too: an etcd that was restored may have assigned the lease's id twice.
         if found and (found[0].get("lease") != self._lease_id or _member(found[0]) != member):
             self._leader = _member(found[0])
             self.problem = None
             return None
         self.problem = None
+        if self._now_ms() < self._resigned_until_ms:
+            if found:
+                await self._delete_leader(found[0]["create_revision"])
+            return None
         if found:  # created by an earlier attempt, whose answer was lost or that could not go on
             return await self._begin_term(member, found[0]["create_revision"])
-        key = self._key("leader")
         answer = await self._etcd.call(
             "kv/txn",
             {
@@ -125,6 +132,13 @@ class EtcdStore:
         if not answer.get("succeeded"):
             return None
         return await self._begin_term(member, answer["header"]["revision"])
+
+    async def _delete_leader(self, revision: str) -> None:
+        """Delete the leader key that has this create revision."""
+        key = self._key("leader")
+        delete = {"request_delete_range": {"key": _b64(key)}}
+        request = {"compare": [_created(key, revision)], "success": [delete]}
+        await self._etcd.call("kv/txn", request)
 
     async def _begin_term(self, member: Member, revision: str) -> Term | None:
         self._leader_revision = revision
@@ -187,6 +201,14 @@ class EtcdStore:
 
     async def wait_deposed(self) -> None:
         await self._deposed.wait()
+
+    async def resign(self) -> bool:
+        if not self.leads() or len(await self.members()) < 2:
+            return False
+        # It answers nothing from now on; the key is deleted before the next attempt to lead.
+        self._resigned_until_ms = self._now_ms() + _RESIGNED_MS
+        self._depose()
+        return True
 
     async def leader(self) -> Member | None:
         return self._leader

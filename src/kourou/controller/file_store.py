@@ -130,6 +130,9 @@ class FileStore:
     async def wait_deposed(self) -> None:
         await self._deposed.wait()
 
+    async def resign(self) -> bool:
+        return False
+
     async def write(self, name: str, broker_set: BrokerSet | None, version: int) -> WriteResult:
         current = self._sets.get(name)
         if version != (0 if current is None else current.version):

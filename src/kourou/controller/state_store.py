@@ -79,6 +79,9 @@ class StateStore(Protocol):
     async def wait_deposed(self) -> None:
         """Return when this controller no longer leads."""
 
+    async def resign(self) -> bool:
+        """End the leadership in favour of another controller, for a while; False without one."""
+
     async def write(self, name: str, broker_set: BrokerSet | None, version: int) -> WriteResult:
         """Replace the set of that broker name, durably, if it has that version.
 

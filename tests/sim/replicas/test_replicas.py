@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from tests.sim.replicas.drills import both_ways
 from tests.sim.replicas.histories import QUEUES, History
 from tests.sim.replicas.process_loop import run_processes
 from tests.sim.replicas.replica_cluster import REPLICAS, ReplicaCluster
@@ -90,6 +91,25 @@ def test_master_whose_disk_fails_is_replaced() -> None:
         cluster.machines[f"broker-{old}"].disk.fail_after(1, error, ("sync",))
         await cluster.until(lambda: cluster.master() != old, 8)
         await cluster.until(lambda: len(cluster.in_sync()) == REPLICAS, 8)
+        history.is_over = True
+        await asyncio.gather(*sending)
+
+    run_processes(main())
+
+
+def test_controller_that_most_replicas_do_not_reach_leaves_the_leadership() -> None:
+    async def main() -> None:
+        cluster, history = ReplicaCluster(2, min_in_sync=2), History()
+        sending = await started(cluster, history)
+        leading, master = cluster.leading(), cluster.master()
+        assert master is not None
+        others = [f"broker-{index}" for index in (master, (master + 1) % REPLICAS)]
+        cluster.network.cut(both_ways([f"controller-{leading}"], others))
+        await asyncio.sleep(3)
+        before = len(history.acknowledged)
+        await cluster.until(lambda: len(history.acknowledged) > before, 6)
+        assert cluster.leading() not in (leading, None)
+        await cluster.until(lambda: len(cluster.in_sync()) == REPLICAS, 6)
         history.is_over = True
         await asyncio.gather(*sending)
 

@@ -36,7 +36,6 @@ from tests.torture.replicas.comparing import (
     end_of_log,
 )
 from tests.torture.replicas.faults import (
-    CONTROLLER,
     ETCD,
     KILL,
     Fault,
@@ -109,7 +108,7 @@ def run(size: Size) -> list[Figure]:
 def _times(times: Times) -> list[Figure]:
     figures = []
     for group, seconds in sorted(times.silences.items()):
-        is_quorum = ETCD in group or CONTROLLER in group
+        is_quorum = ETCD in group
         limit_s = KILL_LIMIT_S if group.startswith(KILL) else OTHER_LIMIT_S
         p50, p99 = _p50(seconds), _p99(seconds)
         figures.append(
