@@ -11,7 +11,7 @@ import pytest
 from tests.sim.replicas.drills import both_ways
 from tests.sim.replicas.histories import QUEUES, History
 from tests.sim.replicas.process_loop import run_processes
-from tests.sim.replicas.replica_cluster import REPLICAS, ReplicaCluster
+from tests.sim.replicas.replica_cluster import CONTROLLERS, REPLICAS, ReplicaCluster
 from tests.sim.replicas.simulation import create_topic, simulate
 
 
@@ -64,6 +64,10 @@ def test_replica_elected_while_its_power_was_cut_does_not_become_master() -> Non
     async def main() -> None:
         cluster, history = ReplicaCluster(1, is_async=True), History()
         sending = await started(cluster, history)
+        for index in range(CONTROLLERS):
+            if index != cluster.leading():
+                cluster.kill(f"controller-{index}")  # or the leading one would resign
+        await asyncio.sleep(5)
         master = cluster.master()
         first, second = (index for index in range(REPLICAS) if index != master)
         cluster.kill(f"broker-{master}")

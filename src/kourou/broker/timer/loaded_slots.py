@@ -27,7 +27,7 @@ from kourou.broker.timer.near_slots import (
 )
 from kourou.broker.timer.needless import NeedlessRecords
 from kourou.errors import MalformedMessageError
-from kourou.store.timer.layouts import PRECISION_MS
+from kourou.store.timer.layouts import PRECISION_MS, TimerSlot
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import RecallKey, read_timer_record
 
@@ -122,14 +122,28 @@ class LoadedSlots:
         before = self._near_end(now_ms)
         for second in files.wheel.next_seconds(before, NEAR_SLOTS):
             slot = files.wheel.slot(second)
-            if second in self.by_second or slot is None or slot.last >= files.log.written_end:
-                continue  # the last: its units could not be written yet
+            if second in self.by_second or slot is None or not _is_written(slot, files):
+                continue
             if len(self.by_second) >= NEAR_SLOTS and second > max(self.by_second):
                 continue  # an earlier slot takes precedence; this one waits until that is done
             near = self.by_second[second] = NearSlot(second, is_loading=True)
             task = asyncio.get_running_loop().create_task(self._fill(files, near, slot.last))
             self._loads.add(task)
             task.add_done_callback(self._loads.discard)
+
+    def next_load_ms(self, files: TimerFiles) -> int | None:
+        """Return the time from which `load` reads another slot; None if it has to wait for others.
+
+        Also if its units could not be written yet: they are written again before each `load`.
+        """
+        if len(self.by_second) >= NEAR_SLOTS:
+            return None
+        for second in files.wheel.next_seconds(2**62, NEAR_SLOTS):
+            slot = files.wheel.slot(second)
+            if second not in self.by_second and slot is not None:
+                is_written = _is_written(slot, files)
+                return (second - NEAR_SLOTS + 1) * PRECISION_MS if is_written else None
+        return None
 
     def _near_end(self, now_ms: int) -> int:
         """Return the first second whose slot must not be in memory yet."""
@@ -281,3 +295,8 @@ class LoadedSlots:
         if second != self._kept_from and self._recalled:
             self._recalled = {key: at for key, at in self._recalled.items() if at >= second}
         self._kept_from = second
+
+
+def _is_written(slot: TimerSlot, files: TimerFiles) -> bool:
+    """Return whether the slot can be read: the disk may have refused its last units."""
+    return slot.last < files.log.written_end

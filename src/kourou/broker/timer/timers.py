@@ -38,7 +38,6 @@ from kourou.broker.timer.loaded_slots import (
     TimerLevel,
 )
 from kourou.broker.timer.near_slots import (
-    NEAR_SLOTS,
     DueEntry,
     NearSlot,
     due_of,
@@ -324,11 +323,9 @@ class Timers:
                 waits.append(max(due_of(slot.heap[0]) - now_ms, pause_ms))
             elif slot.is_done and slot.second * PRECISION_MS == files.read_at_ms:
                 waits.append((slot.second + 1) * PRECISION_MS - now_ms)
-        if len(slots) < NEAR_SLOTS:
-            later = files.wheel.next_seconds(2**62, NEAR_SLOTS)
-            first = next((one for one in later if one not in slots), None)
-            if first is not None and not self._intake.is_failing:
-                waits.append((first - NEAR_SLOTS + 1) * PRECISION_MS - now_ms)
+        load_at_ms = self._slots.next_load_ms(files)
+        if load_at_ms is not None:
+            waits.append(load_at_ms - now_ms)
         return max(0, min(waits)) if waits else None
 
     # Slots
