@@ -27,6 +27,7 @@ Ts = TypeVarTuple("Ts")
 
 _PROCESS: Final[ContextVar[SimProcess | None]] = ContextVar("process", default=None)
 LIMIT_S: Final = 3_600.0
+_NEVER_RETRIEVED: Final = "exception was never retrieved"
 _EARLY_S: Final = 2e-9
 """A timer is set later by this.
 
@@ -146,6 +147,11 @@ def _typed(guarded: _Guarded) -> Any:
 
 class ProcessLoop(VirtualTimeLoop):
     """The loop."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Handle an error, unless nobody awaited it: a killed process leaves such futures."""
+        if not context["message"].endswith(_NEVER_RETRIEVED):
+            super().call_exception_handler(context)
 
     def time(self) -> float:
         now_s = super().time()
