@@ -146,15 +146,22 @@ def test_group_continues_at_its_committed_offset(kourou: Kourou) -> None:
     assert sorted(bodies(first) + bodies(second)) == ["1", "2", "3", "4", "5", "6"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "in_background"),
+    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
+)
 def test_signal_commits_the_printed_messages_of_a_member(
-    serving: Serving, kourou: Kourou, number: signal.Signals
+    serving: Serving, kourou: Kourou, number: signal.Signals, *, in_background: bool
 ) -> None:
-    group = topic = f"m-{number.name}"
+    group = topic = f"m-{number.name}-{in_background}"
     kourou("topic", "create", topic, "--queues", "1")
     kourou("send", topic, "--lines", "-", stdin="1\n2\n3\n")
     as_group = ("receive", topic, "--group", group, "--from", "earliest")
+    # As shells do for commands in the background of a script, which inherit it.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_background else None
     member = start_command(*as_group, "-n", serving.namesrv)
+    if before is not None:
+        signal.signal(signal.SIGINT, before)
     assert member.stdout is not None
     printed = [json.loads(member.stdout.readline())["body"] for _ in range(3)]
     member.send_signal(number)

@@ -28,6 +28,17 @@ os.read(0, 1)
 """Says that it serves; ends with exit code 0 by SIGTERM or when stdin ends."""
 ETCD: Final = "import os; os.write(1, b'ready\\n'); os.read(0, 1)"
 """Serves, and ends by SIGTERM."""
+LOADING: Final = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+try:
+    os.open("loading", os.O_CREAT)
+    os.read(0, 1)
+except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
+"""
+"""Ends like Python when SIGTERM interrupts its imports."""
 FAILING: Final = "import sys; sys.exit('Error: no disk')"
 REFUSING: Final = "import sys; print('Error: wrong setting', file=sys.stderr); sys.exit(2)"
 DEAF: Final = SERVER.replace("lambda *_: os._exit(0)", "signal.SIG_IGN")
@@ -163,6 +174,27 @@ def test_refused_settings_stop_the_cluster(tmp_path: Path, monkeypatch: pytest.M
         "cluster.stopping",
         "cluster.stopped",
     ]
+
+
+def test_process_that_is_stopped_while_it_loads_is_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def stop_when_it_loads(found: Supervisor, event: str, _: Mapping[str, Any]) -> None:
+        async def stop() -> None:
+            while not (tmp_path / "loading").exists():  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.01)
+            found.stop()
+
+        if event == "child.started":
+            tasks.append(asyncio.create_task(stop()))
+
+    tasks: list[asyncio.Task[None]] = []
+    unclean, events, _ = run(tmp_path, monkeypatch, LOADING, stop_when_it_loads)
+
+    ends = [fields["exit_code"] for event, fields in events if event == "child.ended"]
+    assert (unclean, ends) == ([], [-signal.SIGINT])
 
 
 def test_process_that_ignores_sigterm_is_killed(

@@ -166,14 +166,24 @@ for _name, _help in COMMANDS.items():
     app.command(_name, help=_help)(_loaded_when_run)
 
 
+def _interrupt(*_: object) -> None:
+    """Let SIGTERM act like Ctrl-C, so that a consumer commits what it printed.
+
+    Shells let commands in the background of a script ignore Ctrl-C, which must not let them ignore
+    SIGTERM as well.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
+
+
 def main() -> None:
     """Run the command line, and exit with its code."""
     # Text from messages must never end the program: escape characters that cannot be encoded.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    # SIGTERM of a service manager acts like Ctrl-C, so that a consumer commits what it printed.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         app(prog_name="kourou")
     except Exception as error:  # noqa: BLE001  # outermost handler: a bug is reported in one line

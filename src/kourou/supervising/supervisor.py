@@ -44,7 +44,7 @@ _LINE_BYTES_MAX: Final = 1024 * 1024
 """Longest ready line that is read; damage makes it long."""
 _USAGE: Final = 2
 """Exit code of a process whose options or settings are wrong."""
-_EARLY: Final = (130, -signal.SIGTERM)
+_EARLY: Final = (130, -signal.SIGTERM, -signal.SIGINT)
 """Exit codes of a process that was stopped while it was loading."""
 _ETCD_STOPPED: Final = -signal.SIGTERM
 """Exit code of etcd after a clean stop: it then ends itself by the signal."""
