@@ -22,7 +22,6 @@ from kourou.broker.handlers import SLAVE_UNREADABLE, Handlers, guard_changes, gu
 from kourou.broker.pulling.fast_pull import FastPull
 from kourou.broker.pulling.query import MessageQueryHandler, QueryHandlers
 from kourou.broker.pulling.slow_consumers import SlowConsumers
-from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.pre_online import PreOnline, TakenBack
 from kourou.broker.sending.fast_batch import FastBatch
 from kourou.broker.sending.fast_send import FastSend
@@ -113,25 +112,42 @@ def handlers_by_code(components: Components, handlers: Handlers) -> dict[int, Ha
     slave = components.slave
     if slave is None:
         return handlers.table()
+    refusal = _slave_pull_refusal(components)
+    table = handlers.slave_table(may_act=components.acting is not None, pull_refusal=refusal)
+    return table if components.replica is None else guard_reads(table, slave.unconfirmed_reason)
+
+
+def _slave_pull_refusal(components: Components) -> Callable[[], str]:
+    """Return what tells why a slave serves no pulls now; empty if it does."""
     is_readable = components.context.config.replication.slave_read_enable
     acting = components.acting
 
-    def pull_refusal() -> str:
+    def refusal() -> str:
         is_served = is_readable or (acting is not None and acting.master.serves_reads)
         return "" if is_served else SLAVE_UNREADABLE
 
-    table = handlers.slave_table(may_act=acting is not None, pull_refusal=pull_refusal)
-    return table if components.replica is None else guard_reads(table, slave.unconfirmed_reason)
+    return refusal
 
 
 def build_fast_paths(components: Components) -> dict[int, FastPath]:
     """Build the fast paths of sends, batches, pulls, pops and commits, by code.
 
-    A slave has none: it refuses most of these requests, and answers pulls by rules of its own.
+    A slave has only that of pulls: it refuses the other requests, or serves them rarely.
     """
     context, transactions = components.context, components.transactions
-    if components.slave is not None:
-        return {}
+    pulls = FastPull(
+        context,
+        checks=components.pull_checks,
+        offsets=components.tables.offsets,
+        held=components.held_pulls,
+        general_path=components.pulls.serve_again,
+    )
+    slave = components.slave
+    if slave is not None:
+        served: FastPath = _unless(_slave_pull_refusal(components), pulls)
+        if components.replica is not None:
+            served = _unless(slave.unconfirmed_reason, served)
+        return {RequestCode.PULL_MESSAGE: served}
     changes: dict[int, FastPath] = {
         RequestCode.SEND_MESSAGE_V2: FastSend(context, transactions, transactions.fast_end),
         RequestCode.SEND_BATCH_MESSAGE: FastBatch(context),
@@ -140,22 +156,17 @@ def build_fast_paths(components: Components) -> dict[int, FastPath]:
     }
     if components.keeper is not None:
         keeper = components.keeper
-        changes = {code: _unless_fenced(path, keeper) for code, path in changes.items()}
-    pulls = FastPull(
-        context,
-        checks=components.pull_checks,
-        offsets=components.tables.offsets,
-        held=components.held_pulls,
-        general_path=components.pulls.serve_again,
-    )
+        changes = {
+            code: _unless(lambda: keeper.fence_reason, path) for code, path in changes.items()
+        }
     return changes | {RequestCode.PULL_MESSAGE: pulls}
 
 
-def _unless_fenced(path: FastPath, keeper: InSyncKeeper) -> FastPath:
-    """Return a fast path that leaves all frames to the general path while the master is fenced."""
+def _unless(refusal: Callable[[], str], path: FastPath) -> FastPath:
+    """Return a fast path that leaves all frames to the general path while `refusal` has a text."""
 
     def serve(connection: Connection, buffer: bytearray, start: int, end: int) -> int:
-        return start if keeper.fence_reason else path(connection, buffer, start, end)
+        return start if refusal() else path(connection, buffer, start, end)
 
     return serve
 

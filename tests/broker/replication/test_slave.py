@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
+from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.replication import slave, slave_connection
 from kourou.broker.replication.replication_config import BrokerRole, ReplicationConfig
 from kourou.broker.replication.slave_transfer import compared_from
 from kourou.broker.server import Broker
 from kourou.errors import ConfigError
+from kourou.model.group import SubscriptionGroup
 from kourou.model.message import Message
 from kourou.model.topic import TopicConfig
 from kourou.protocol.brokers import (
@@ -473,6 +475,29 @@ def test_pulls_of_a_slave_return_messages_and_are_held_but_correct_no_offset() -
         await cluster.kill_broker(MASTER)
         assert (await pull(cluster, 0)).code == 0
         assert (await pull(cluster, end + 1, suspend_ms=5000)).code == 19
+
+    run(test, replication={"slave_read_enable": True})
+
+
+def test_pulls_of_a_slave_take_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the general path")
+
+    monkeypatch.setattr(PullHandler, "on_pull_message", refuse)
+
+    async def test(cluster: Cluster) -> None:
+        await send(cluster, 4)
+        await caught_up(cluster)
+        tables = cluster.broker(SLAVE).components.tables
+        tables.topics.put(TopicConfig("T"))
+        tables.groups.put(SubscriptionGroup("G"))
+        found = await pull(cluster, 0)
+        assert (found.code, bool(found.body)) == (0, True)
+        held = asyncio.create_task(pull(cluster, 1, suspend_ms=60_000))
+        await asyncio.sleep(1)
+        assert not held.done()
+        await send(cluster, 4)
+        assert ((await held).code, bool((await held).body)) == (0, True)
 
     run(test, replication={"slave_read_enable": True})
 
