@@ -36,10 +36,10 @@ def build_master(
         config.store.commitlog_segment_bytes,
         keeper,
     )
-    commit.on_synced = master.on_synced
-    commit.has_slaves = lambda: master.has_slave_at_end
     rules = config.replication
     if keeper is not None:
+        commit.on_written = master.send
+        commit.on_dispatched = master.tell_confirmed
         reason = (
             "not all members of the in-sync set reported the message within "
             f"{rules.slave_timeout_ms} ms (slaveTimeout)"
@@ -47,7 +47,10 @@ def build_master(
         commit.confirmed_position = keeper.confirmed_position
         commit.wait_for_copies(CopyRule(keeper.copied_position, rules.slave_timeout_ms, reason))
         master.on_slaves_changed = commit.on_copied
-    elif rules.waits_for_copies:
+        return master
+    commit.on_synced = master.send
+    commit.has_slaves = lambda: rules.waits_for_copies or master.has_slave_at_end
+    if rules.waits_for_copies:
         ClassicCopies(rules, master, commit)
     return master
 

@@ -92,7 +92,9 @@ class Port:
         raise AssertionError(claim)
 
     async def propose(self, members: frozenset[int]) -> InSyncSet:
-        controller, broker = self._rig.controller, self._rig.brokers[self._id]
+        controller, broker = self._rig.controller, self._rig.brokers.get(self._id)
+        if broker is None:
+            raise ConnectionLostError("the broker is stopping")
         set_epoch = broker.in_sync().epoch
         controller.proposals.append(members)
         await asyncio.sleep(0.005)

@@ -179,6 +179,54 @@ def test_consumers_see_nothing_that_a_member_of_the_set_lacks() -> None:
     run(test, replication=PATIENT)
 
 
+def test_master_and_slaves_sync_at_the_same_time_and_show_what_all_have_synced() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer() as producer:
+            await send(producer)
+            await rig.caught_up()
+            end = rig.end(1)
+            rig.flushers[1].stall()
+            sending = asyncio.create_task(send(producer))
+            readers = [rig.brokers[number].store.reader for number in (1, 2, 3)]
+            await until(lambda: all(one.synced_position > end for one in readers[1:]))
+            await asyncio.sleep(1.5)  # longer than any heartbeat takes
+            assert [one.visible_position for one in readers] == [end] * 3
+            assert not sending.done()
+            rig.flushers[1].release()
+            assert (await sending).status is SendStatus.SEND_OK
+        await rig.caught_up()
+
+    run(test)
+
+
+def test_a_slave_truncates_what_its_master_has_lost_in_a_power_cut() -> None:
+    async def test(rig: ReplicaRig) -> None:
+        await rig.begin()
+        async with rig.producer() as producer:
+            await send(producer)
+            await rig.caught_up()
+            await asyncio.sleep(1)
+            rig.network.stall(rig.ha_address(1))
+            rig.flushers[1].stall()
+            sending = asyncio.create_task(send(producer, b"x" * 4000))
+            end = rig.master.store.reader.synced_position
+            await until(lambda: rig.end(1) > end)
+            rig.network.heal(rig.ha_address(1))
+            await until(lambda: rig.end(2) == rig.end(1))
+            await rig.crash(1)
+            sending.cancel()
+        rig.disks[1].truncate(f"commitlog/{0:020}", end)
+
+        await rig.elect(1)
+        await rig.in_sync(1, 2)
+
+        assert rig.truncations == [(2, end)]
+        assert rig.log(1) == rig.log(2)
+
+    run(test, replicas=2)
+
+
 def test_a_dead_slave_leaves_the_set_within_3_seconds_and_returns() -> None:
     async def test(rig: ReplicaRig) -> None:
         await rig.begin()

@@ -186,7 +186,7 @@ def test_an_idle_slave_is_told_of_what_is_confirmed() -> None:
             assert slave.transfers()[-1].confirm < rig.end(1)
             slave.report(rig.end(1))
             await sending
-        await until(lambda: slave.transfers()[-1].confirm == rig.end(1), timeout_s=2)
+        await until(lambda: slave.transfers()[-1].confirm == rig.end(1), timeout_s=0.05)
         assert not slave.transfers()[-1].data
 
     run(test)

@@ -50,6 +50,7 @@ async def positions(rig: ReplicaRig, count: int = 6) -> list[tuple[int, int, int
 def test_a_slave_repairs_what_its_recovery_finds() -> None:
     async def test(rig: ReplicaRig) -> None:
         sent = await positions(rig)
+        await asyncio.sleep(1)  # the checkpoint, by which a record counts as damaged
         await rig.kill(2)
         for _, _, at in sent[1:3]:  # neighbours
             flip(rig.disks[2], at + 500)

@@ -69,6 +69,7 @@ def run(test: Callable[[Bench], Awaitable[None]], flush: FlushDiskType, **option
         commit = GroupCommit(store, flusher, loop, config, arrivals.extend)
         bench = Bench(store, flusher, commit, arrivals)
         commit.wait_for_copies(CopyRule(lambda: bench.copied, 3000, "no slave"))
+        commit.has_slaves = lambda: True
         await test(bench)
         flusher.release()
         await commit.close()

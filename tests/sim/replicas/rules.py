@@ -19,11 +19,9 @@ from kourou.broker.replication.controlled_replica import EpochLog
 from kourou.broker.replication.controlled_role import InSyncSet, MasterClaim, member_name
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.in_sync_set import InSyncDecisions
-from kourou.broker.replication.master_connection import MasterConnection
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.replication.slave_dialects import EpochSlaveDialect
-from kourou.broker.replication.slave_progress import UNKNOWN, LogRange
-from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.replication.slave_progress import UNKNOWN
 from kourou.controller import replica_sets
 from kourou.controller.elections import Elections
 from kourou.controller.etcd_store import EtcdStore
@@ -352,23 +350,6 @@ def _unchecked_records() -> list[Change]:
     ]
 
 
-def _unsynced_bytes() -> list[Change]:
-    """Let a master send what it has written, and not synced."""
-
-    def bounds(self: MasterConnection) -> LogRange:
-        source = self._master.source
-        return LogRange(source.min_position, source.written_position, self._master.segment_bytes)
-
-    original = GroupCommit._write
-
-    def write(self: GroupCommit) -> None:
-        original(self)
-        if self.on_synced is not None:
-            self.on_synced()
-
-    return [(MasterConnection, "_range", bounds), (GroupCommit, "_write", write)]
-
-
 def _confirmed_offsets() -> list[Change]:
     """Let a new master assign queue offsets from what was confirmed on, as in Java."""
     confirmed: dict[str, int] = {}  # by disk
@@ -520,18 +501,7 @@ RULES: Final = {
             covered_by=("a truncation is durable",),
         ),
         Rule("received records are verified", _unchecked_records, "damaged transfer"),
-        Rule(
-            "a master that restarts gets a new epoch",
-            _same_epoch,
-            "unsynced master",
-            covered_by=("only synced bytes are sent",),
-        ),
-        Rule(
-            "only synced bytes are sent",
-            _unsynced_bytes,
-            "unsynced master",
-            covered_by=("a master that restarts gets a new epoch",),
-        ),
+        Rule("a master that restarts gets a new epoch", _same_epoch, "unsynced master"),
         Rule("a member that confirms does not become master", _broken_promises, "member elected"),
         Rule("a promise outlives its process", _forgotten_promises, "restarted member elected"),
         Rule("all members confirm", _confirmed_by_some, "missing member"),

@@ -1,7 +1,8 @@
 """The master's service for slaves: accepts their connections and sends each of them the log.
 
     bytes of the log    leave only when they are synced, so that no slave can have more than the
-                        master has after a power cut
+                        master has after a power cut. In controller mode they leave when they are
+                        written: a slave truncates what its master has lost
     addresses           those of `haAllowedAddresses`, if set; others are closed before they cost
                         a place
     limits              connections, bytes sent ahead of a report, output of a slow reader, silence
@@ -164,10 +165,25 @@ class ReplicationMaster:
             return slave.broker_id in self.keeper.in_sync.members
         return end - slave.progress.acknowledged < GAP_IN_SYNC_BYTES
 
-    def on_synced(self) -> None:
-        """Send what was synced."""
+    @property
+    def sendable_position(self) -> int:
+        """The end of the bytes that may leave.
+
+        In controller mode a master that may have lost bytes in a power cut begins a new epoch where
+        its log ends, by which slaves that have more are truncated; and consumers see what the
+        master itself has stored only.
+        """
+        return self.source.synced_position if self.keeper is None else self.source.written_position
+
+    def send(self) -> None:
+        """Send what may leave."""
         for slave in list(self._connections):
             slave.send()
+
+    def tell_confirmed(self) -> None:
+        """Tell the slaves what is confirmed, as far as no transfer is about to tell it."""
+        for slave in list(self._connections):
+            slave.tell_confirmed()
 
     async def stop(self) -> None:
         """Accept no more slaves; close the connections when they have reported the whole log.
@@ -176,12 +192,11 @@ class ReplicationMaster:
         """
         if self._listener is not None:
             self._listener.close()
-        self.on_synced()
+        self.send()
         try:
             async with asyncio.timeout(_DRAIN_S):
                 while any(
-                    slave.progress.acknowledged < self.source.synced_position
-                    for slave in self.slaves
+                    slave.progress.acknowledged < self.sendable_position for slave in self.slaves
                 ):
                     self._acknowledged.clear()
                     await self._acknowledged.wait()

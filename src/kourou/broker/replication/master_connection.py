@@ -1,7 +1,8 @@
 """The master's side of a connection from one slave: reads its reports, and sends it the log.
 
-Bytes are sent once they are synced. Those in the page cache leave from there, others are read in a
-thread. A slave that does not read, or does not report, stops the sending to itself only.
+Bytes are sent once they are synced, in controller mode once they are written. Those in the page
+cache leave from there, others are read in a thread. A slave that does not read, or does not report,
+stops the sending to itself only.
 
 Source: DefaultHAConnection.java, apache/rocketmq 5.5.0.
 """
@@ -68,6 +69,9 @@ class Master(Protocol):
 
     @property
     def segment_bytes(self) -> int: ...
+
+    @property
+    def sendable_position(self) -> int: ...
 
     @property
     def offload(self) -> Offload: ...
@@ -205,10 +209,22 @@ class MasterConnection(asyncio.BufferedProtocol):
         is_idle = (now_s - self._sent_at_s) * 1000 >= config.ha_send_heartbeat_interval_ms
         is_due = is_idle or self._dialect.has_news
         if is_due and self.progress.sent != UNKNOWN and not self._is_paused:
-            self._write([self._dialect.transfer_head(self.progress.sent, 0)])
+            self._send_heartbeat()
+
+    def tell_confirmed(self) -> None:
+        """Send a heartbeat that tells what is confirmed, if the slave does not know it.
+
+        While bytes are under way, their report is followed by another call.
+        """
+        is_ready = self._transport is not None and not self._is_paused
+        if is_ready and self.progress.has_reported_all and self._dialect.has_news:
+            self._send_heartbeat()
+
+    def _send_heartbeat(self) -> None:
+        self._write([self._dialect.transfer_head(self.progress.sent, 0)])
 
     def send(self) -> None:
-        """Send the synced bytes of the log, as far as the slave and the limits allow."""
+        """Send the bytes of the log that may leave, as far as the slave and the limits allow."""
         try:
             self._send()
         except ReplicationRefusedError as error:
@@ -248,12 +264,13 @@ class MasterConnection(asyncio.BufferedProtocol):
                 "replication.slave_connected slave=%s position=%d end=%d",
                 format_address(self.remote_address),
                 self.progress.sent,
-                self._master.source.synced_position,
+                self._master.sendable_position,
             )
 
     def _range(self) -> LogRange:
-        source = self._master.source
-        return LogRange(source.min_position, source.synced_position, self._master.segment_bytes)
+        master = self._master
+        first = master.source.min_position
+        return LogRange(first, master.sendable_position, master.segment_bytes)
 
     def _next_piece(self) -> tuple[int, int] | None:
         progress, bounds = self.progress, self._range()

@@ -22,7 +22,7 @@ class LogRange(NamedTuple):
 
     Attributes:
         first: position of the first byte.
-        end: the end of the synced bytes.
+        end: the end of the bytes that may leave.
         segment_bytes: size of the log's files.
     """
 
@@ -110,6 +110,11 @@ class SlaveProgress:
     def is_ahead(self) -> bool:
         """Whether the slave must report before it is sent more, unless within a large record."""
         return self.sent - self.ahead_from >= self._ahead_bytes
+
+    @property
+    def has_reported_all(self) -> bool:
+        """Whether the slave has reported all that it was sent."""
+        return self.sent != UNKNOWN and self.sent == self.ahead_from
 
     def next_piece(self, log: LogRange, unit_bytes: int = 0) -> tuple[int, int] | None:
         """Return position and size of the next bytes to send; None if there are none.

@@ -12,14 +12,15 @@ messages that are ready for them, once a turn of the event loop and again when a
     reply     answers the producer with SEND_OK           survives
 
 With `wait_for_copies`, puts of clients are answered only when slaves have the records too
-(`copy_waits.py`). Only synced records are sent to slaves. In controller mode, records are also
-dispatched only up to the confirm offset: what all members of the in-sync set have, so that
-consumers see nothing that a failover could remove. Puts of the broker itself then wait for it too:
-what follows from them, such as the answer to an acknowledgement or a check of a transaction, must
-not be undone by a failover either.
+(`copy_waits.py`). These get records that are synced; in controller mode records that are written,
+so that master and slaves sync at the same time. There records are also dispatched only up to the
+confirm offset: what all members of the in-sync set have, so that consumers see nothing that a
+failover could remove. Puts of the broker itself then wait for it too: what follows from them, such
+as the answer to an acknowledgement or a check of a transaction, must not be undone by a failover
+either.
 
 With ASYNC_FLUSH the chain does not contain the sync, which follows within `flush_interval_ms`; at
-once while slaves wait for the records, because they get only what is synced.
+once while slaves wait for records that are synced.
 
 After a failed sync no later sync counts as success, because the kernel may have dropped the pages
 that it could not write: the store becomes read-only, and all pending puts are refused.
@@ -63,13 +64,15 @@ class GroupCommit:
 
     Attributes:
         on_write: called after each write to the log.
+        on_written: called after each write, when its sync has begun, if that follows at once.
         on_synced: called after each sync of the log.
+        on_dispatched: called when records have become visible, and their puts are answered.
         is_sync_mode: whether the flush mode is SYNC_FLUSH: a put that waits for its sync is stored
             only when it is synced.
         copies: the number of brokers that have the records of a put that waited for copies, if no
             election can lose them; else 1. Valid while the put is answered.
-        has_slaves: returns whether a slave waits for the next records: then these are synced at
-            once.
+        has_slaves: returns whether a slave waits until the next records are synced: then they are
+            synced at once.
         confirmed_position: in controller mode, returns the position up to which records that are
             stored here up to its argument may be dispatched.
     """
@@ -115,7 +118,9 @@ class GroupCommit:
         self._is_closed = False
         self._late_reason = f"the sync did not end within {config.sync_flush_timeout_ms} ms"
         self.on_write: Callable[[], None] | None = None
+        self.on_written: Callable[[], None] | None = None
         self.on_synced: Callable[[], None] | None = None
+        self.on_dispatched: Callable[[], None] | None = None
         self.has_slaves: Callable[[], bool] = lambda: False
         self.copies = 1
         self.confirmed_position: Callable[[int], int] | None = None
@@ -383,21 +388,21 @@ class GroupCommit:
     # The guarantees depend on the order in this function: no step may move before the one above it.
     def _advance(self) -> None:
         """Take every accepted message through the steps that the disk allows."""
-        self._write()
-        if self.is_sync_mode:
+        has_written = self._write()
+        if self.is_sync_mode or self.has_slaves():
             self._start_sync()
-            stored = self._reader.synced_position
         else:
-            if self._copies is None and not self.has_slaves():
-                self._schedule_sync()
-            else:
-                self._start_sync()  # only synced records are sent to slaves
-            stored = self._reader.written_position
+            self._schedule_sync()
+        if has_written and self.on_written is not None:
+            self.on_written()
+        stored = self.stored_position
         visible = stored if self.confirmed_position is None else self.confirmed_position(stored)
         arrivals = self._writer.dispatch(visible)
         if arrivals:
             self._wake(arrivals)
         self._acknowledge(stored, visible)
+        if arrivals and self.on_dispatched is not None:
+            self.on_dispatched()
         if self._writer.read_only_reason is not None:
             self._refuse_all(self._writer.read_only_reason)
 
@@ -424,18 +429,18 @@ class GroupCommit:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
         return None
 
-    def _write(self) -> None:
-        """Write all records appended since the last write, in one call."""
+    def _write(self) -> bool:
+        """Write all records appended since the last write, in one call; return whether it did."""
         waiters = self._unwritten
         if not waiters:
-            return
+            return False
         try:
             self._writer.write()
         except StoreError as error:  # the store has undone these appends
             self._unwritten = []
             for waiter in waiters:
                 self._refuse(waiter, str(error))
-            return
+            return False
         self._unwritten = []  # not earlier: after other errors `_end_turn` must find the puts here
         self._unsynced.extend(waiters)
         self._schedule_expiry()
@@ -444,6 +449,7 @@ class GroupCommit:
         for waiter in waiters:
             if self.is_sync_mode and not waiter.waits_for_sync:
                 waiter.stored()
+        return True
 
     def _start_sync(self) -> None:
         """Sync all written records, unless a sync runs: its end starts the next one."""
