@@ -1,14 +1,20 @@
 """Measures a master with one slave against a master alone, replication lag, and catching up.
 
-All with the classic protocol, which Kourou and Java have with the same options: `SYNC_MASTER` with
+With the classic protocol, which Kourou and Java have with the same options: `SYNC_MASTER` with
 `inSyncReplicas=2` acknowledges a message when the slave has it. Master and slave share the machine,
 so the CPU of a message is that of both.
 
-    replicas-async, -sync        rate and CPU with a slave, and without
-    replicas-lag-async, -sync    from just before a send at 5,000/s to the receipt by a consumer
-                                 that reads from the slave: an upper bound of the lag
-    replicas-catch-up            a slave with an empty store copies 2 GiB, while messages are sent:
-                                 from the first byte on
+    replicas-async, -sync              rate and CPU with a slave, and without
+    replicas-lag-async, -sync          from just before a send at 5,000/s to the receipt by a
+                                       consumer that reads from the slave: an upper bound of the lag
+    replicas-lag-controller-async,     the same in controller mode, Kourou only: acknowledged and
+    -controller-sync                   shown is what both have
+    replicas-catch-up                  a slave with an empty store copies 2 GiB, while messages are
+                                       sent: from the first byte on
+
+The lag is also shown from the answer to the send on, by which the master has the message: what a
+consumer of the slave waits longer than one of the master. The generator shares the cores, too: its
+own delay is about that of the answer.
 """
 
 from __future__ import annotations
@@ -54,6 +60,7 @@ class _Ports(NamedTuple):
     master: int
     slave: int
     ha: int
+    controller: int
 
 
 class _Set(NamedTuple):
@@ -75,7 +82,7 @@ Commands = Callable[[Path, _Ports], list[tuple[str, ...]]]
 """Returns the command lines of name server, master and slave, whose files are in a directory."""
 
 
-def _configs(home: Path, ports: _Ports, flush: Flush, role: str, copies: int) -> None:
+def _write_configs(home: Path, ports: _Ports, flush: Flush, role: str, copies: int) -> None:
     """Write `master.conf` and `slave.conf`."""
     home.mkdir(parents=True, exist_ok=True)
     common = f"{_COMMON}namesrvAddr=127.0.0.1:{ports.namesrv}\n"
@@ -106,6 +113,26 @@ def _kourou_commands(home: Path, ports: _Ports) -> list[tuple[str, ...]]:
     return [names, *brokers]
 
 
+def _write_controlled_configs(home: Path, ports: _Ports, flush: Flush) -> None:
+    """Write the files of two replicas of which the first to start becomes master."""
+    home.mkdir(parents=True, exist_ok=True)
+    for name, port, ha in (
+        ("master", ports.master, ports.ha),
+        ("slave", ports.slave, ports.ha + 10),
+    ):
+        (home / f"{name}.conf").write_text(
+            f"{_COMMON}namesrvAddr=127.0.0.1:{ports.namesrv}\nenableControllerMode=true\n"
+            f"controllerAddr=127.0.0.1:{ports.controller}\nlistenPort={port}\n"
+            f"haListenPort={ha}\nflushDiskType={flush.upper()}_FLUSH\n"
+            f"storePathRootDir={home / name}\n"
+        )
+
+
+def _controller_command(home: Path, ports: _Ports) -> tuple[str, ...]:
+    base = (sys.executable, "-m", "kourou.cli.main", "controller")
+    return (*base, "--file", str(home / "controller"), "--port", str(ports.controller))
+
+
 def _java_commands(home: Path, ports: _Ports) -> list[tuple[str, ...]]:
     (home / "namesrv.conf").write_text(f"listenPort={ports.namesrv}\n")
     return [
@@ -119,13 +146,18 @@ _COMMANDS: Final[Mapping[str, Commands]] = {FAST: _kourou_commands, JAVA: _java_
 
 
 @contextmanager
-def _running(turn: Turn, flush: Flush, role: str, *, slaves: int, copies: int) -> Iterator[_Set]:
+def _running(
+    turn: Turn, flush: Flush, role: str, *, slaves: int, copies: int, is_controlled: bool = False
+) -> Iterator[_Set]:
     """Run a master, and its slave unless `slaves` is 0."""
     turn.stage.suspend_all()
     home = turn.stage.directory(f"{turn.peer.name}-{role.lower()}-{copies}")
     # A Java broker also listens on port - 2 and port + 1.
-    ports = _Ports(*(free_ports((-2, 0, 1, 10)) for _ in range(4)))
-    _configs(home, ports, flush, role, copies)
+    ports = _Ports(*(free_ports((-2, 0, 1, 10)) for _ in range(5)))
+    if is_controlled:
+        _write_controlled_configs(home, ports, flush)
+    else:
+        _write_configs(home, ports, flush, role, copies)
     names, master, slave = _COMMANDS[turn.peer.name](home, ports)
     environ = {**os.environ, "ROCKETMQ_HOME": str(home), "HOME": str(home)}
     addresses = f"127.0.0.1:{ports.master}", f"127.0.0.1:{ports.namesrv}"
@@ -137,6 +169,8 @@ def _running(turn: Turn, flush: Flush, role: str, *, slaves: int, copies: int) -
         started.append(launch(copy, [slave], home / "slave-log", environ))
 
     commands = [names, master, *([slave] if slaves else [])]
+    if is_controlled:
+        commands.insert(0, _controller_command(home, ports))
     try:
         server = launch(Server(turn.peer.name, *addresses, ()), commands, home / "log", environ)
         started.append(server)
@@ -177,15 +211,25 @@ def _measure_sends(turn: Turn, flush: Flush) -> Values | None:
     }
 
 
-def _measure_lag(turn: Turn, flush: Flush) -> Values | None:
-    if turn.peer.name not in _COMMANDS:
+def _measure_lag(turn: Turn, flush: Flush, *, is_controlled: bool) -> Values | None:
+    if turn.peer.name not in ((FAST,) if is_controlled else _COMMANDS):
         return None
-    with _running(turn, flush, "ASYNC_MASTER", slaves=1, copies=1) as running:
+    slaves = 0 if is_controlled else 1  # the slave starts when there is a master
+    with _running(
+        turn, flush, "ASYNC_MASTER", slaves=slaves, copies=1, is_controlled=is_controlled
+    ) as running:
+        if is_controlled:
+            running.start_slave()
         running.server.load("setup", topic=_LAG_TOPIC)
         report = _when_copied(lambda: _lag_report(turn, running))
     turn.reports.append(report)
-    times = report["lat_us"]
-    return {"p50": times["p50"] / 1000, "p99": times["p99"] / 1000, "max": times["max"] / 1000}
+    times, after = report["lat_us"], report["after_ack_us"]
+    return {
+        **{name: times[name] / 1000 for name in ("p50", "p99", "max")},
+        "answer, p99": report["send_ack_us"]["p99"] / 1000,
+        "after the answer, p50": after["p50"] / 1000,
+        "after the answer, p99": after["p99"] / 1000,
+    }
 
 
 def _lag_report(turn: Turn, running: _Set) -> dict[str, Any]:
@@ -284,16 +328,20 @@ def _sends(flush: Flush) -> Question:
     )
 
 
-def _lag(flush: Flush) -> Question:
+def _lag(flush: Flush, *, is_controlled: bool = False) -> Question:
+    mode, text = ("controller-", "in controller mode, ") if is_controlled else ("", "")
     return Question(
-        name=f"replicas-lag-{flush}",
-        text=f"send at 5,000/s to receipt from the slave, {flush} flush",
+        name=f"replicas-lag-{mode}{flush}",
+        text=f"send at 5,000/s to receipt from the slave, {text}{flush} flush",
         figures=(
             Figure("p50", "ms"),
             Figure("p99", "ms", limit=_LAG_MS[flush]),
             Figure("max", "ms"),
+            Figure("answer, p99", "ms"),
+            Figure("after the answer, p50", "ms"),
+            Figure("after the answer, p99", "ms"),
         ),
-        measure=lambda turn: _measure_lag(turn, flush),
+        measure=lambda turn: _measure_lag(turn, flush, is_controlled=is_controlled),
         is_long=True,
     )
 
@@ -303,6 +351,8 @@ QUESTIONS: Final = (
     _sends("sync"),
     _lag("async"),
     _lag("sync"),
+    _lag("async", is_controlled=True),
+    _lag("sync", is_controlled=True),
     Question(
         name="replicas-catch-up",
         text="an empty slave copies 2 GiB while messages are sent, async flush",
