@@ -31,6 +31,7 @@ from kourou.broker.pulling.verdicts import slave_code
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.replication.controlled_replica import ControlledReplica
 from kourou.broker.replication.escape_bridge import EscapeBridge, delivery_queue_elsewhere
+from kourou.broker.replication.foreign_messages import ForeignMessages
 from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.member_group import MasterWatch, MemberGroup
 from kourou.broker.replication.metadata_copy import FollowedTables, MetadataCopy
@@ -168,7 +169,7 @@ class Components:
         self.delay: Final = self._build_delay()
         self.transactions: Final = self._build_transactions()
         self.timers: Final = self._build_timers()
-        self.popping: Final = Popping(self.context, self.tables, self.reads, self.timers)
+        self.popping: Final = self._build_popping()
         self.acting: Final = self._build_acting()
         self.watch: Final = self._build_watch()
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
@@ -336,6 +337,10 @@ class Components:
             lambda body: self.delay.follow(body),  # noqa: PLW0108 - it is built later
         )
         return MetadataCopy(config, tables.topics, tables.groups, followed, self.pool)
+
+    def _build_popping(self) -> Popping:
+        foreign = ForeignMessages(self.context.config.namesrv_addr, self.pool)
+        return Popping(self.context, self.tables, self.reads, self.timers, foreign)
 
     def _build_acting(self) -> ActingServices | None:
         if self.slave is None or not self.context.config.replication.enable_slave_acting_master:

@@ -5,15 +5,20 @@ be negative, or not the number of differences: the lower of both counts. The bit
 32-bit integer, although `n` may be 127. If an offset is repeated, the bits are ignored: a message
 that is delivered twice is better than one that is lost.
 
+A slave that acts for its master sends its checkpoints and acks to a master of another broker name,
+which revives them (`foreign_revivals.py`). A sent record has a property that no broker's own has.
+So the checkpoints that a broker stored under an earlier name of its own are not taken for these.
+
 Source: PopCheckPoint.java, PopReviveService.rePutCK, PopBufferMergeService, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from kourou.model.properties import CLUSTER
 from kourou.protocol.popping.revive_records import AckRecord, CheckpointRecord, re_put_count
 
 RE_PUT_AFTER_S: Final = (
@@ -56,6 +61,7 @@ class PopCheckpoint:
         re_puts: number of checkpoints that this one replaces, because reviving failed.
         is_suspended: a revived message keeps its number of deliveries.
         log_end: end of the commit log at the pop; None in records of Java.
+        is_foreign: the messages are another broker's, and `log_end` is of its log.
     """
 
     key: CheckpointKey
@@ -65,6 +71,7 @@ class PopCheckpoint:
     re_puts: int = 0
     is_suspended: bool = False
     log_end: int | None = None
+    is_foreign: bool = False
 
     @property
     def revive_at_ms(self) -> int:
@@ -110,6 +117,7 @@ class PopCheckpoint:
             self.re_puts,
             self.is_suspended,
             self.log_end,
+            self.is_foreign,
         )
         others.ack_all(set(self.offsets).difference(self.unacked()))
         return others
@@ -158,6 +166,7 @@ class PopCheckpoint:
             re_puts=self.re_puts + 1,
             is_suspended=self.is_suspended,
             log_end=self.log_end,
+            is_foreign=self.is_foreign,
         )
 
     def _bit(self, offset: int) -> int:
@@ -169,10 +178,26 @@ class PopCheckpoint:
         return 1 << offsets.index(offset) if offset in offsets else 0
 
 
+def is_relayed(properties: Mapping[str, str]) -> bool:
+    """Return whether a record of the revive topic was sent, which only other brokers may do."""
+    return CLUSTER in properties
+
+
 def checkpoint_of(
-    record: CheckpointRecord, broker_name: str, log_end: int | None = None
+    record: CheckpointRecord,
+    broker_name: str,
+    log_end: int | None = None,
+    *,
+    relayed: bool = False,
 ) -> PopCheckpoint:
-    """Return the checkpoint of a record; a blank broker name counts as `broker_name`."""
+    """Return the checkpoint of a record.
+
+    Args:
+        record: the body of the record.
+        broker_name: of the broker that reads it; a blank name in the record counts as that.
+        log_end: see `PopCheckpoint`.
+        relayed: whether the record was sent; see `is_relayed`.
+    """
     count = max(record.count, 0)
     start, bits = record.start_offset, record.bits
     if record.diffs:
@@ -181,6 +206,7 @@ def checkpoint_of(
             offsets, bits = tuple(dict.fromkeys(offsets)), 0
     else:
         offsets = tuple(range(start, start + count))
+    name = _or_own(record.broker_name, broker_name)
     return PopCheckpoint(
         CheckpointKey(
             record.topic,
@@ -188,7 +214,7 @@ def checkpoint_of(
             record.queue_id,
             start,
             record.pop_time_ms,
-            _or_own(record.broker_name, broker_name),
+            name,
         ),
         offsets,
         record.invisible_ms,
@@ -196,6 +222,7 @@ def checkpoint_of(
         re_put_count(record),
         record.is_suspended,
         log_end,
+        relayed and name != broker_name,
     )
 
 

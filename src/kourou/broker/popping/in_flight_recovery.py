@@ -27,6 +27,7 @@ from kourou.broker.popping.checkpoint import (
     CheckpointKey,
     PopCheckpoint,
     checkpoint_of,
+    is_relayed,
     key_of_ack,
 )
 from kourou.broker.popping.in_flight import DueCopies, InFlight
@@ -181,8 +182,8 @@ class InFlightRecovery:
                 for record, revive_queue in found[first : first + ADD_RECORDS]:
                     if isinstance(record, WaitingAck):
                         acks.append(record)
-                    elif self._revives.was_taken(record.key):
-                        continue  # since it was read
+                    elif record.is_foreign or self._revives.was_taken(record.key):
+                        continue  # never in flight here, or not any more since it was read
                     elif is_served(record, self._context):
                         self._revives.ack_early(record)
                         self._in_flight.add(record)
@@ -236,7 +237,12 @@ def read_revive_record(timer: TimerRecord, broker_name: str) -> PopCheckpoint | 
     """
     body = timer.header.body(timer.record)
     if timer.properties.get(TAGS) == CHECKPOINT_TAG:
-        return checkpoint_of(decode_checkpoint(body), broker_name, log_end_of(timer.properties))
+        return checkpoint_of(
+            decode_checkpoint(body),
+            broker_name,
+            log_end_of(timer.properties),
+            relayed=is_relayed(timer.properties),
+        )
     ack = decode_ack(body)
     return WaitingAck(key_of_ack(ack, broker_name), ack.offsets)
 

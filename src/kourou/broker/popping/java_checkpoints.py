@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from kourou.broker.popping.checkpoint import is_relayed
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.revive_log import REVIVE_PREFIX
 from kourou.errors import MalformedBodyError, MalformedMessageError
@@ -102,7 +103,8 @@ def queue_records(
 def java_checkpoint_of(header: RecordHeader, buffer: bytes) -> JavaCheckpoint | None:
     """Return the checkpoint in a record of the log; None if it is no checkpoint of a pop by Java.
 
-    Checkpoints that replace another one, or that the timer put off, belong to earlier pops.
+    Checkpoints that replace another one, or that the timer put off, belong to earlier pops; those
+    that were sent, to other brokers.
 
     Args:
         header: of the record.
@@ -117,6 +119,7 @@ def java_checkpoint_of(header: RecordHeader, buffer: bytes) -> JavaCheckpoint | 
             or not properties.get(REAL_TOPIC, "").startswith(REVIVE_PREFIX)
             or POP_LOG_END in properties
             or TIMER_ROLL_TIMES in properties
+            or is_relayed(properties)
         ):
             return None
         record = decode_checkpoint(header.body(buffer))

@@ -14,7 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, checkpoint_of
+from kourou.broker.popping.checkpoint import (
+    CheckpointKey,
+    PopCheckpoint,
+    checkpoint_of,
+    is_relayed,
+)
 from kourou.broker.popping.java_checkpoints import queue_records
 from kourou.errors import MalformedBodyError, MalformedMessageError
 from kourou.model.properties import ORIGIN_GROUP, POP_LOG_END, TAGS, UNIQ_KEY, decode_properties
@@ -165,7 +170,7 @@ def _java_checkpoints(
     for header, record in records:
         try:
             properties = decode_properties(header.properties(record))
-            if properties.get(TAGS) != CHECKPOINT_TAG:
+            if properties.get(TAGS) != CHECKPOINT_TAG or is_relayed(properties):
                 continue
             if POP_LOG_END in properties:
                 if is_java_last:

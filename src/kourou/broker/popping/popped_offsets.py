@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
-from kourou.broker.popping.checkpoint import CheckpointKey
+from kourou.broker.popping.checkpoint import CheckpointKey, is_relayed
 from kourou.broker.popping.java_checkpoints import JavaCheckpoint, java_checkpoint_of
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.revive_log import log_end_of, next_offset_of
@@ -78,7 +78,8 @@ def find_pops(
         if _MARK in text:
             properties = decode_properties(text)
             log_end = log_end_of(properties) or 0
-            if properties.get(TAGS) == CHECKPOINT_TAG and log_end >= popped_from:
+            is_own = properties.get(TAGS) == CHECKPOINT_TAG and not is_relayed(properties)
+            if is_own and log_end >= popped_from:
                 popped = _popped(properties, header.body(piece.buffer))
                 if popped is not None and not is_deleted(popped[0], log_end):
                     queue, following = popped

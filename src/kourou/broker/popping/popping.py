@@ -12,11 +12,12 @@ from kourou.broker.popping.ack_writer import AckWriter
 from kourou.broker.popping.acks import AckHandlers
 from kourou.broker.popping.buffer import PoppedQueue
 from kourou.broker.popping.buffer_scans import BufferScans
-from kourou.broker.popping.checkpoint import PopCheckpoint
+from kourou.broker.popping.checkpoint import PopCheckpoint, is_relayed
 from kourou.broker.popping.checkpoint_writer import CheckpointWriter
 from kourou.broker.popping.due_marks import DueMarks
 from kourou.broker.popping.fast_acks import FastAcks
 from kourou.broker.popping.fast_pops import FastPopParts, FastPops
+from kourou.broker.popping.foreign_revivals import ForeignRevivals
 from kourou.broker.popping.in_flight import DueCopies, InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery, read_revive_record
 from kourou.broker.popping.invisible import InvisibleMessages
@@ -43,6 +44,7 @@ from kourou.broker.popping.revive_log import REVIVE_PREFIX, ReviveLog
 from kourou.broker.popping.revive_store import ReviveStore
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.pulling.verified_reads import VerifiedReads
+from kourou.broker.replication.foreign_messages import ForeignMessages
 from kourou.broker.tables import Tables
 from kourou.broker.timer.timers import Timers
 from kourou.errors import MalformedBodyError
@@ -71,7 +73,12 @@ class Popping:
     """
 
     def __init__(
-        self, context: BrokerContext, tables: Tables, reads: VerifiedReads, timers: Timers
+        self,
+        context: BrokerContext,
+        tables: Tables,
+        reads: VerifiedReads,
+        timers: Timers,
+        foreign: ForeignMessages,
     ) -> None:
         self._context = context
         self._offsets = tables.offsets
@@ -99,16 +106,7 @@ class Popping:
         writer = AckWriter(
             context, revive_log, self.in_flight, self.scans, self.counts, self._marks
         )
-        parts = ReviveParts(
-            context,
-            tables.offsets,
-            timers,
-            self.in_flight,
-            writer,
-            ReviveStore(context, tables.offsets, reads, revive_log, self.in_flight, self.counts),
-            self.counts,
-            lambda: self.recovery.is_complete,
-        )
+        parts = self._build_parts(tables, reads, timers, writer, revive_log, foreign)
         self.revives: Final = Revives(parts, revive_log)
         self.recovery: Final = InFlightRecovery(
             context,
@@ -120,6 +118,30 @@ class Popping:
         )
         self._recovery_task: asyncio.Task[None] | None = None
         self._handlers = self._build_handlers(revive_log, writer, reads)
+
+    def _build_parts(
+        self,
+        tables: Tables,
+        reads: VerifiedReads,
+        timers: Timers,
+        writer: AckWriter,
+        revive_log: ReviveLog,
+        foreign: ForeignMessages,
+    ) -> ReviveParts:
+        store = ReviveStore(
+            self._context, tables.offsets, reads, revive_log, self.in_flight, self.counts
+        )
+        return ReviveParts(
+            self._context,
+            tables.offsets,
+            timers,
+            self.in_flight,
+            writer,
+            store,
+            ForeignRevivals(store, foreign),
+            self.counts,
+            lambda: self.recovery.is_complete,
+        )
 
     def _build_handlers(
         self, revive_log: ReviveLog, writer: AckWriter, reads: VerifiedReads
@@ -373,6 +395,8 @@ class Popping:
         """Return whether a due record of the revive topic is of no use: all is acknowledged."""
         if not self._copies.is_complete or not timer.topic.startswith(REVIVE_PREFIX):
             return False
+        if is_relayed(timer.properties):
+            return False  # of another broker: not in flight here
         try:
             record = read_revive_record(timer, self._context.config.broker_name)
         except MalformedBodyError:

@@ -28,8 +28,10 @@ from kourou.broker.popping.checkpoint import (
     CheckpointKey,
     PopCheckpoint,
     checkpoint_of,
+    is_relayed,
     key_of_ack,
 )
+from kourou.broker.popping.foreign_revivals import ForeignRevivals
 from kourou.broker.popping.in_flight import InFlight
 from kourou.broker.popping.pop_counts import ACK, CHECKPOINT, PopCounts
 from kourou.broker.popping.revive_log import REVIVE_PREFIX, ReviveLog, log_end_of
@@ -75,6 +77,7 @@ class ReviveParts:
 
     Attributes:
         writer: tells whether an ack of a checkpoint is being stored.
+        foreign: revives the checkpoints of other brokers.
         recovery_is_complete: whether the checkpoints from before the start are all known.
         revived: messages that were revived before a kill, by their checkpoint.
         early_acked: messages whose ack the timer delivered before a kill, but not their checkpoint.
@@ -88,6 +91,7 @@ class ReviveParts:
     in_flight: InFlight
     writer: AckWriter
     store: ReviveStore
+    foreign: ForeignRevivals
     counts: PopCounts
     recovery_is_complete: Callable[[], bool]
     revived: dict[CheckpointKey, set[int]] = field(default_factory=dict)
@@ -209,6 +213,7 @@ class Revives:
             revive.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._parts.foreign.stop()
         while self._releases:
             await asyncio.wait(self._releases)
 
@@ -216,6 +221,7 @@ class Revives:
         """Stop at once, like a killed process."""
         for task in (*self._tasks, *self._releases):
             task.cancel()
+        self._parts.foreign.abandon()
 
     def on_arrivals(self, arrivals: Iterable[Arrived]) -> None:
         """Have new records read; called once per loop iteration."""
@@ -366,6 +372,9 @@ class ReviveLoop:
         """Revive the messages of one checkpoint, or make it due again later."""
         parts, window = self._parts, self.window
         checkpoint = held.checkpoint
+        if checkpoint.is_foreign:
+            self._begin_foreign(held)
+            return
         if (
             parts.writer.has_unstored(checkpoint.key)
             or checkpoint.key in parts.releasing
@@ -388,8 +397,28 @@ class ReviveLoop:
         if revived.is_done:
             window.settle(held)
             return
-        log.warning("revive.refused key=%s reason=%s", checkpoint.key, revived.reason)
-        window.defer(held, self._clock.now_ms() + REFUSED_RETRY_MS)
+        self._defer_refused(held, revived)
+
+    def _defer_refused(self, held: HeldCheckpoint, revived: Revived) -> None:
+        log.warning("revive.refused key=%s reason=%s", held.checkpoint.key, revived.reason)
+        self.window.defer(held, self._clock.now_ms() + REFUSED_RETRY_MS)
+
+    def _begin_foreign(self, held: HeldCheckpoint) -> None:
+        """Begin to revive another broker's messages, which may take long, or defer that."""
+
+        def done(revived: Revived) -> None:
+            if revived.is_done:
+                self.window.settle(held)
+            else:
+                self._defer_refused(held, revived)
+            self._wake.set()
+
+        held.is_taken = True
+        if self._parts.foreign.begin(held.checkpoint, self.queue_id, done):
+            position = self._parts.context.store.writer.appended_position
+            self._revived_at.setdefault(held.revive_offset, position)
+        else:
+            self.window.defer(held, self._clock.now_ms() + REFUSED_RETRY_MS)
 
     def _take(self, held: HeldCheckpoint) -> None:
         """Take the messages of a due checkpoint from those in flight: an ack comes too late now.
@@ -419,7 +448,7 @@ class ReviveLoop:
         return checkpoint.log_end is not None and checkpoint.log_end >= self._started_at
 
     def _is_served(self, checkpoint: PopCheckpoint) -> bool:
-        if is_served(checkpoint, self._parts.context):
+        if checkpoint.is_foreign or is_served(checkpoint, self._parts.context):
             return True
         self._parts.in_flight.settle(checkpoint.key)
         return False
@@ -488,11 +517,13 @@ class ReviveLoop:
                     decode_checkpoint(header.body(record)),
                     self._broker_name,
                     log_end_of(properties),
+                    relayed=is_relayed(properties),
                 )
                 self._parts.counts.on_read(CHECKPOINT, checkpoint.key, self.queue_id)
                 for settled in (self._parts.revived, self._parts.early_acked):
                     checkpoint.ack_all(settled.get(checkpoint.key, ()))
-                if not self._is_known(checkpoint) and is_served(checkpoint, self._parts.context):
+                is_unknown = not checkpoint.is_foreign and not self._is_known(checkpoint)
+                if is_unknown and is_served(checkpoint, self._parts.context):
                     self._parts.in_flight.add(checkpoint)
                 self.window.read_checkpoint(offset, checkpoint, delivered_ms, is_direct=is_direct)
             else:

@@ -15,7 +15,7 @@ from kourou.broker.popping.revive_templates import PlainCheckpoint, ReviveTempla
 from kourou.broker.timer.timer_intake import FedMessage
 from kourou.broker.timer.timers import Timers
 from kourou.model.host import Host
-from kourou.model.properties import POP_LOG_END, encode_properties
+from kourou.model.properties import CLUSTER, POP_LOG_END, encode_properties
 from kourou.protocol.popping.revive_records import (
     CHECKPOINT_LEAD_MS,
     AckRecord,
@@ -156,6 +156,8 @@ class ReviveLog:
         if checkpoint.log_end is not None:
             text = str(checkpoint.log_end)
             properties[POP_LOG_END] = text if next_offset is None else f"{text} {next_offset}"
+        if checkpoint.is_foreign:
+            properties[CLUSTER] = self._config.current.cluster_name  # see `is_relayed`
         return self._draft(encode_checkpoint(record), properties, queue_id, now_ms)
 
     def ack_draft(

@@ -10,19 +10,24 @@ stored is either tried again by the caller, or gets a new checkpoint that is due
     the message has expired, or another     nothing: it is done
     one has its offset now
 
+The messages of another broker's checkpoint (`foreign_revivals.py`) are stored likewise. One that
+could not be read there, or whose topic or group does not exist here, gets a new checkpoint: neither
+shows that it is gone. If its broker has no message at the offset, that ends after the last of
+`RE_PUT_AFTER_S`.
+
 Source: PopReviveService.reviveMsgFromCk, rePutCK, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
-from kourou.broker.popping.checkpoint import RE_PUT_AFTER_S, PopCheckpoint
+from kourou.broker.popping.checkpoint import RE_PUT_AFTER_S, CheckpointKey, PopCheckpoint
 from kourou.broker.popping.in_flight import InFlight
 from kourou.broker.popping.pop_counts import CHECKPOINT, PopCounts
 from kourou.broker.popping.revive_log import ReviveLog
@@ -33,6 +38,7 @@ from kourou.broker.popping.revived import (
     revived_draft,
 )
 from kourou.broker.pulling.verified_reads import VerifiedReads
+from kourou.broker.replication.foreign_messages import ForeignReads
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.errors import (
     CorruptRecordError,
@@ -42,6 +48,7 @@ from kourou.errors import (
 )
 from kourou.model.host import Host
 from kourou.model.topic import TopicConfig
+from kourou.protocol.popping.topic_names import normal_topic
 from kourou.protocol.record.encode import RecordDraft, record_size
 from kourou.protocol.record.layout import POSITION, head_struct
 from kourou.remoting.log_rate import LogRate
@@ -119,6 +126,61 @@ class ReviveStore:
         found, damaged = await self._read(checkpoint)
         if not found and not damaged:
             return result  # expired, or of a topic that was deleted
+        return await self._store(
+            checkpoint, revive_queue, found, damaged, is_delivered=is_delivered
+        )
+
+    async def revive_foreign(
+        self, checkpoint: PopCheckpoint, revive_queue: int, read: ForeignReads
+    ) -> Revived:
+        """Store the unacknowledged messages of another broker's checkpoint, as `revive`.
+
+        Args:
+            checkpoint: changed: messages that need no further attempt are acknowledged.
+            revive_queue: queue for new checkpoints of messages that cannot be stored.
+            read: what that broker has of its messages.
+        """
+        gone = set(read.expired)
+        if checkpoint.re_puts >= len(RE_PUT_AFTER_S):
+            gone |= read.absent
+        found: dict[int, bytes] = {}
+        for offset, record in read.records.items():
+            if checkpoint.covers(POSITION.unpack_from(record)[0]):
+                found[offset] = record
+            else:
+                gone.add(offset)
+        checkpoint.ack_all(gone)
+        if checkpoint.is_acknowledged:
+            return Revived()
+        unknown = self._unknown_here(checkpoint.key)
+        if unknown:
+            found.clear()
+        later = [offset for offset in checkpoint.unacked() if offset not in found]
+        if later:
+            self._log_failure(checkpoint, unknown or read.reason or "its broker has no message")
+        return await self._store(checkpoint, revive_queue, found, later)
+
+    def _unknown_here(self, key: CheckpointKey) -> str:
+        """Return why a group pops no messages of a topic here; empty if it may."""
+        if self._context.groups.get(key.group) is None:
+            return f"group {key.group} does not exist here"
+        if self._topics.get(key.topic) or self._topics.get(normal_topic(key.topic, key.group)):
+            return ""
+        return f"topic {key.topic} does not exist here"
+
+    async def _store(
+        self,
+        checkpoint: PopCheckpoint,
+        revive_queue: int,
+        found: Mapping[int, bytes],
+        damaged: list[int],
+        *,
+        is_delivered: bool = True,
+    ) -> Revived:
+        """Store messages, by queue offset, and new checkpoints of those that cannot be."""
+        result = Revived()
+        if not found:
+            return await self._put_later(checkpoint, damaged, revive_queue)
         topic = await self._retry_topic(checkpoint)
         if topic is None:
             return await self._put_later(checkpoint, list(checkpoint.unacked()), revive_queue)
@@ -190,7 +252,8 @@ class ReviveStore:
         except RemoteError as error:
             return Revived(is_done=False, reason=error.remark)
         for one in later:
-            self._in_flight.add(one)
+            if not one.is_foreign:
+                self._in_flight.add(one)
         result = await self._stored(drafts)
         for one in later:
             self._counts.on_put(CHECKPOINT, one.key, result.status)

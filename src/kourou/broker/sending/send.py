@@ -177,10 +177,12 @@ class SendHandlers:
         command = request.command
         header = send_header(command)
         check_has_body(command.body)
-        topic = self._checks.topic_of(header)
-        queue_id = queue_of(header, topic, self._random)
         properties = decode_properties((header.properties or "").encode(errors="replace"))
-        if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+        is_batch = header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE
+        record = None if is_batch else (command.body, properties.get(names.TAGS))
+        topic = self._checks.topic_of(header, record)
+        queue_id = queue_of(header, topic, self._random)
+        if is_batch:
             check_batch_topic(topic)
             check_size(command.body, self._config.current)
             items = decode_batch(command.body, items_max=self._config.current.batch_messages_max)

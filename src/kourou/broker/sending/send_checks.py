@@ -5,7 +5,8 @@ The refusals of messages, topics and queues themselves are in `verdicts.py`.
 The checks run in Java's order, each with Java's response code:
 
     29  the topic's name is invalid
-    16  only the broker may write to the topic
+    16  only the broker may write to the topic; except for checkpoints and acks of a slave that acts
+        for its master elsewhere
     17  the topic does not exist and may not be created
     16  the broker is not writable and the topic is an ordered one
     29  the queue does not exist
@@ -29,6 +30,7 @@ from typing import Final
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.queue_locks import QueueLocks
 from kourou.broker.context import BrokerContext
+from kourou.broker.popping.foreign_revivals import foreign_refusal
 from kourou.broker.sending.verdicts import (
     JUDGED_IN_BATCHES,
     Verdict,
@@ -74,6 +76,8 @@ from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, RequestCode, Resp
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, decompress
 from kourou.protocol.message_batch import BatchItem
+from kourou.protocol.popping.revive_records import REVIVE_TAGS
+from kourou.protocol.popping.topic_names import revive_topic
 from kourou.protocol.record.keys import INNER_MESSAGES_MAX
 from kourou.protocol.sending import SendHeader, SendMessageRequestHeader, SendMessageRequestHeaderV2
 from kourou.remoting.steady_time import steady_ms
@@ -193,8 +197,15 @@ class SendChecks:
         self._clients = context.clients
         self._locks = locks
 
-    def topic_of(self, header: SendHeader) -> TopicConfig:
+    def topic_of(
+        self, header: SendHeader, record: tuple[bytes, str | None] | None = None
+    ) -> TopicConfig:
         """Return the topic of the message: the existing one, or the one that may be created.
+
+        Args:
+            header: of the send.
+            record: body and tag of a single message, which may be a revive record of another
+                broker.
 
         Raises:
             InvalidParameterError: the name is invalid, or the queue does not exist.
@@ -207,9 +218,7 @@ class SendChecks:
         if topic is None:
             _check_name(name)
         if not self._topics.accepts_sends(name):
-            raise NoPermissionError(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
-            )
+            self._check_revive_record(name, record)
         if topic is None:
             topic = self._topics.find_for_send(
                 name,
@@ -226,6 +235,21 @@ class SendChecks:
         _accept(topic_refusal(topic, self._config.current))
         _accept(queue_refusal(topic, header.queue_id))
         return topic
+
+    def _check_revive_record(self, topic: str, record: tuple[bytes, str | None] | None) -> None:
+        """Refuse a message for a topic of the broker, but for revive records of another broker.
+
+        Raises:
+            NoPermissionError: it is something else.
+        """
+        config, text = self._config.current, f"Sending message to topic[{topic}] is forbidden."
+        body, tag = record or (b"", None)
+        if tag is not None and tag in REVIVE_TAGS and topic == revive_topic(config.cluster_name):
+            reason = foreign_refusal(body, tag, config.broker_name)
+            if not reason:
+                return
+            text = f"{text} The record is refused: {reason}"
+        raise NoPermissionError(ResponseCode.NO_PERMISSION, text)
 
     def group_of_retry(self, topic: str, host: str) -> SubscriptionGroup:
         """Return the group of a retry topic: the existing one, or the one that may be created.

@@ -31,6 +31,7 @@ from kourou.protocol.fastjson import loads
 CHECKPOINT_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
+REVIVE_TAGS: Final = (CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG)
 
 CHECKPOINT_LEAD_MS: Final = 1_000
 """Time between the delivery of a checkpoint and that of its acks."""
