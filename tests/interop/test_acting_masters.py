@@ -1,7 +1,8 @@
 """A slave that acts for its master, where one of the two is a Java broker.
 
 The name server is the other side's than the slave. What was committed at the slave, and delivered
-by it, is not undone when the master returns.
+by it, is not undone when the master returns. What was popped from a Java slave, and not
+acknowledged, is revived by the Kourou master of another broker name.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from pathlib import Path
 
 from kourou.blocking import AdminClient
 from kourou.client.consuming.pull_consumer import PullConsumer
+from kourou.client.consuming.simple_consumer import SimpleConsumer
+from kourou.client.pop_result import PoppedMessage
 from kourou.client.sending.producer import Producer
 from kourou.errors import KourouError
+from kourou.model.group import SubscriptionGroup
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
 from kourou.model.route import TopicRoute
@@ -236,5 +240,67 @@ def test_a_java_slave_acts_for_kourou_that_is_registered_at_kourous_name_server(
             assert len(await delivered(namesrv, "broker-b")) == 1
             await send_all(namesrv)
             await wait_equal(*stores)
+
+        asyncio.run(test())
+
+
+def test_a_kourou_master_revives_what_was_popped_from_a_java_slave_of_another_one(
+    jars: str, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        names = Serving.start_namesrv(tmp_path / "namesrv")
+        stack.callback(names.stop)
+        namesrv = names.namesrv
+        with AdminClient(namesrv) as admin:
+            admin.update_namesrv_config({"supportActingMaster": "true"})
+        environ = KOUROU | {"KOUROU_BROKER_BROKER_ROLE": "ASYNC_MASTER"}
+        store = tmp_path / "master"
+        master = Serving.start(
+            store, "--namesrv", namesrv, port=free_broker_port(), environ=environ
+        )
+        stack.callback(master.stop)
+        other = Serving.start(
+            tmp_path / "other",
+            *("--namesrv", namesrv),
+            environ={"KOUROU_BROKER_BROKER_NAME": "broker-b"},
+        )
+        stack.callback(other.stop)
+        with AdminClient(namesrv) as admin:
+            admin.create_topic("T", queues=1)
+            admin.create_group(SubscriptionGroup("poppers"))
+        options = f"{JAVA}brokerRole=SLAVE\nbrokerId=1\n"
+        java = java_broker(jars, tmp_path / "java", namesrv, options=options)
+        stack.callback(java.stop)
+        java.run_broker()
+
+        async def test() -> None:
+            await until(namesrv, lambda route: any(1 in b.broker_addrs for b in route.broker_datas))
+            await send_all(namesrv)
+            copied = tmp_path / "java" / "store" / "config" / "topics.json"
+            async with asyncio.timeout(PATIENCE_S):
+                while not copied.exists() or b'"T"' not in copied.read_bytes():  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+            await wait_equal(tmp_path / "java" / "store", store)
+            master.stop(signal.SIGKILL)
+            await until(namesrv, has_master(java.broker_addr))
+            async with SimpleConsumer("poppers", namesrv) as consumer:
+                consumer.subscribe("T")
+                first: list[PoppedMessage] = []
+                async with asyncio.timeout(PATIENCE_S):
+                    while len(first) < 10:
+                        first += await consumer.receive(invisible_ms=15_000, wait_ms=2_000)
+                assert {message.broker_name for message in first} == {"broker-a"}
+                for message in first[::2]:
+                    await consumer.ack(message)
+                again: list[PoppedMessage] = []
+                async with asyncio.timeout(PATIENCE_S):
+                    while len(again) < 5:
+                        again += await consumer.receive(invisible_ms=60_000, wait_ms=2_000)
+                await asyncio.sleep(5)
+                again += await consumer.receive(invisible_ms=60_000, wait_ms=2_000)
+            assert {message.broker_name for message in again} == {"broker-b"}
+            assert sorted(message.body for message in again) == sorted(
+                message.body for message in first[1::2]
+            )
 
         asyncio.run(test())
