@@ -31,6 +31,9 @@ class FailingMetadata:
     async def group(self, name: str) -> SubscriptionGroup | None:
         raise KeyError(name)
 
+    def known_group(self, _: str) -> SubscriptionGroup | None:
+        return None
+
 
 def test_settings_are_answered_at_once_with_what_clients_require() -> None:
     async def test(rig: Rig) -> None:

@@ -17,7 +17,7 @@ from kourou.client.pop_result import PoppedMessage, PopResult, popped_offset, re
 from kourou.model.namespace import with_namespace
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import raise_for_response, request
+from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.protocol.popping.headers import (
     AckMessageRequestHeader,
     BatchAck,
@@ -77,6 +77,28 @@ async def pop(
             None: the pop is not ordered.
         timeout_s: timeout of the request; it must include `wait_ms`.
     """
+    command = pop_command(
+        group, broker_name, queue_id=queue_id, subscription=subscription, max_messages=max_messages,
+        invisible_ms=invisible_ms, wait_ms=wait_ms, init_mode=init_mode, attempt_id=attempt_id,
+    )  # fmt: skip
+    answer = await pool.request(address, command, timeout_s)
+    now_s = asyncio.get_running_loop().time()
+    return read_pop_result(answer, broker_name, subscription, pool.namespace, now_s)
+
+
+def pop_command(
+    group: str,
+    broker_name: str,
+    *,
+    queue_id: int = ALL_QUEUES,
+    subscription: SubscriptionData,
+    max_messages: int,
+    invisible_ms: int,
+    wait_ms: int,
+    init_mode: int,
+    attempt_id: str | None,
+) -> RemotingCommand:
+    """Return the request of a pop; the arguments are those of `pop`."""
     header = PopMessageRequestHeader(
         consumer_group=group,
         topic=subscription.topic,
@@ -92,9 +114,7 @@ async def pop(
         attempt_id=attempt_id,
         broker_name=broker_name,
     )
-    answer = await pool.request(address, request(RequestCode.POP_MESSAGE, header), timeout_s)
-    now_s = asyncio.get_running_loop().time()
-    return read_pop_result(answer, broker_name, subscription, pool.namespace, now_s)
+    return request(RequestCode.POP_MESSAGE, header)
 
 
 async def wait_for_messages(

@@ -15,7 +15,7 @@ deadline passes, or its data is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Protocol
@@ -223,6 +223,20 @@ class Call(Stream):
             outgoing.put_reply(self, _HEAD, prefix, message, _OK)
         self.on_cancel = None
         self.connection.on_answered(self)
+
+    def reply_all(self, messages: Sequence[bytes]) -> bool:
+        """Send all responses of a stream, and status OK, if they need not wait for the client.
+
+        Return False, without any effect, if they do, or if the call is over.
+        """
+        framed = b"".join([message_prefix(len(one)) + one for one in messages])
+        outgoing = self.connection.outgoing
+        if self._has_head or not self.is_active or not outgoing.takes_at_once(self, len(framed)):
+            return False
+        self._has_head = True
+        outgoing.put_reply(self, _HEAD, b"", framed, _OK)
+        self._ended()
+        return True
 
     def spend(self, work: int) -> None:
         """Count the frame that is being handled as that of `work` more; see `TURN_FRAMES`.

@@ -153,6 +153,16 @@ class Outgoing(Generic[S]):
         if stream.has_sendable:
             self.ready[stream.id] = stream
 
+    def takes_at_once(self, stream: S, size: int) -> bool:
+        """Return whether `size` bytes of data, in any number of frames, would not wait."""
+        return (
+            stream.unsent is None
+            and size <= stream.send_window
+            and size <= self.window
+            and self.pending_bytes + size <= PENDING_BYTES_MAX
+            and not self.is_paused
+        )
+
     def put_reply(
         self, stream: S, head: HeaderFrame, prefix: bytes, data: bytes, trailers: HeaderFrame
     ) -> None:

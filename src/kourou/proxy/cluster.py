@@ -67,6 +67,9 @@ class Metadata(Protocol):
     async def group(self, name: str) -> SubscriptionGroup | None:
         """Return a consumer group; None if there is none."""
 
+    def known_group(self, name: str) -> SubscriptionGroup | None:
+        """Return a group like `group`; None also if a broker must be asked for it."""
+
 
 class Cluster:
     """The brokers of one proxy. Created inside a running loop.

@@ -82,22 +82,27 @@ class HeldPops:
         Raises:
             KourouError: as the pop; ConnectionLostError also when its call is over.
         """
-        self._waiting[address] = self._waiting.get(address, 0) + 1
-        call.on_over(partial(self._abandon, address))
+        self.begin(address)
+        call.on_over(partial(self.abandon, address))
         try:
             return await pop
         finally:
             if call.dismiss():
-                self._end(address)
+                self.end(address)
 
-    def _end(self, address: str) -> None:
+    def begin(self, address: str) -> None:
+        """Count a pop of the broker at `address`; `end` or `abandon` follows once."""
+        self._waiting[address] = self._waiting.get(address, 0) + 1
+
+    def end(self, address: str) -> None:
+        """Stop to count a pop that has an answer, or has failed."""
         self._waiting[address] -= 1
         if not self._waiting[address]:
             del self._waiting[address]
 
-    def _abandon(self, address: str) -> None:
+    def abandon(self, address: str) -> None:
         """Stop to count a pop whose call is over."""
-        self._end(address)
+        self.end(address)
         connection = self.pool.existing(address)
         if address not in self._waiting and connection is not None:
             self.pool.retire(address, connection)

@@ -22,4 +22,7 @@ class LocalMetadata:
         return type_of_topic(self._topics.get(topic))
 
     async def group(self, name: str) -> SubscriptionGroup | None:
+        return self.known_group(name)
+
+    def known_group(self, name: str) -> SubscriptionGroup | None:
         return self._groups.find(name)

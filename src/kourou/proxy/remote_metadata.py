@@ -61,6 +61,9 @@ class RemoteMetadata:
     async def group(self, name: str) -> SubscriptionGroup | None:
         return await self._groups.get(name)
 
+    def known_group(self, name: str) -> SubscriptionGroup | None:
+        return self._groups.known(name)
+
     def close(self) -> None:
         """Cancel the look-ups in progress."""
         self._topics.close()

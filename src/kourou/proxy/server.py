@@ -32,6 +32,7 @@ from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.pb.v2 import Code
 from kourou.proxy.plain_acks import PlainAcks
+from kourou.proxy.plain_receives import PlainReceives
 from kourou.proxy.plain_sends import PlainSends
 from kourou.proxy.receipt_calls import ReceiptCalls
 from kourou.proxy.received_writes import WriteLimits
@@ -64,6 +65,7 @@ class Proxy:
         cluster: the brokers.
         plain_sends: the fast path of sends.
         plain_acks: the fast path of acks.
+        plain_receives: the fast path of receives.
     """
 
     def __init__(
@@ -187,7 +189,9 @@ class Proxy:
         for name in _UNIMPLEMENTED:
             methods[f"/{SERVICE}/{name}"] = Method(Kind.UNARY, _refuse(name))
         self._add_fast_paths(methods)
-        methods[f"/{SERVICE}/ReceiveMessage"] = Method(Kind.SERVER_STREAM, self._on_receive)
+        methods[f"/{SERVICE}/ReceiveMessage"] = Method(
+            Kind.SERVER_STREAM, self.plain_receives.serve
+        )
         methods[f"/{SERVICE}/Telemetry"] = Method(Kind.BIDI, calls.telemetry)
         reflection = ReflectionService((SERVICE, HEALTH, *REFLECTION))
         return {**methods, **self._health.methods(), **reflection.methods()}
@@ -202,6 +206,10 @@ class Proxy:
         self.plain_acks = PlainAcks(
             self.cluster, self._clients, self._held, methods[ack].handle, self._counts
         )
+        self.plain_receives = PlainReceives(
+            self.cluster, self._clients, self._receives, self._on_receive, self._start,
+            self._counts,
+        )  # fmt: skip
         methods[send] = Method(Kind.UNARY, self.plain_sends.serve)
         methods[ack] = Method(Kind.UNARY, self.plain_acks.serve)
 
