@@ -1,7 +1,7 @@
 """Services that a slave runs while it acts for its master, and stops when that returns.
 
 It delivers messages of delay levels and scheduled messages, and sends open half messages, by other
-brokers. Records of pops are left to the master.
+brokers, which also store the checkpoints of its pops. Those of the master's pops are left to it.
 
 `replication/acting_master.py` decides when.
 """
@@ -16,13 +16,14 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.context import BrokerContext
 from kourou.broker.delays.delay import DelayDelivery
 from kourou.broker.periodic_tasks import PeriodicTasks
+from kourou.broker.popping.popping import Popping
 from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.broker.replication.acting_master import ActingMaster
 from kourou.broker.replication.metadata_copy import MetadataCopy
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.timer.timers import Timers
 from kourou.broker.transactions.escaped_halves import EscapedHalves
-from kourou.protocol.brokers import ExchangeHAInfoRequestHeader, TimerCheckPoint
+from kourou.protocol.brokers import ExchangeHAInfoRequestHeader, KeptAck, TimerCheckPoint
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class EscapedDeliveries:
         delay: DelayDelivery,
         build_timers: Callable[[], Timers],
         halves: EscapedHalves,
+        popping: Popping,
     ) -> None:
         """Deliver nothing yet.
 
@@ -44,7 +46,9 @@ class EscapedDeliveries:
             delay: delivers the messages of delay levels.
             build_timers: builds what delivers scheduled messages, for each time anew.
             halves: sends open half messages.
+            popping: serves pops.
         """
+        self._popping = popping
         self._halves = halves
         self._config = config
         self._delay = delay
@@ -54,6 +58,7 @@ class EscapedDeliveries:
 
     async def begin(self) -> None:
         """Begin to deliver; what the master has delivered already is found in the log."""
+        await self._popping.begin_acting()
         self._halves.start()
         self._delay.start(has_files_as_left=False)
         interval_ms = self._config.delay_offset_interval_ms
@@ -66,6 +71,7 @@ class EscapedDeliveries:
 
     async def end(self) -> None:
         """Stop, and save the progress."""
+        await self._popping.end_acting()
         await self._tasks.stop()
         await self._halves.stop()
         await self._delay.stop()
@@ -85,6 +91,10 @@ class EscapedDeliveries:
         self._delay.abandon()
         if self._timers is not None:
             self._timers.abandon()
+
+    def kept_acks(self) -> list[KeptAck]:
+        """Return acks of the master's pops that the slave has accepted."""
+        return self._popping.elsewhere.kept()
 
     def check_point(self) -> TimerCheckPoint:
         """Return the progress of scheduled messages; that of the last time if it has ended.
@@ -147,6 +157,16 @@ class ActingServices:
     def timer_check_point(self) -> TimerCheckPoint:
         """Return the progress of scheduled messages that the slave has delivered."""
         return TimerCheckPoint() if self._deliveries is None else self._deliveries.check_point()
+
+    def pop_refusal(self) -> str:
+        """Return why pops are not served; empty if they are."""
+        if self._deliveries is None:
+            return "enableRemoteEscape is off"
+        return "" if self.master.is_acting else "it does not act for its master"
+
+    def kept_acks(self) -> list[KeptAck]:
+        """Return acks of the master's pops that the slave has accepted."""
+        return [] if self._deliveries is None else self._deliveries.kept_acks()
 
     async def stop(self) -> None:
         """End to act, as the broker stops."""

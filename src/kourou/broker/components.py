@@ -36,6 +36,7 @@ from kourou.broker.replication.in_sync_keeper import InSyncKeeper
 from kourou.broker.replication.member_group import MasterWatch, MemberGroup
 from kourou.broker.replication.metadata_copy import FollowedTables, MetadataCopy
 from kourou.broker.replication.record_repair import RecordRepair
+from kourou.broker.replication.revive_relay import ReviveRelay
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.replication.table_follower import FILE_NAME as CHANGES_FILE
 from kourou.broker.replication.table_follower import TableFollower, parse_tables_file
@@ -64,6 +65,7 @@ from kourou.disk import Disk
 from kourou.model.msgid import UniqueIdGenerator
 from kourou.protocol.brokers import HARuntimeInfo
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.popping.topic_names import revive_topic
 from kourou.protocol.topic_table import RegisterBrokerResponseHeader
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.pool import ConnectionPool
@@ -340,7 +342,11 @@ class Components:
 
     def _build_popping(self) -> Popping:
         foreign = ForeignMessages(self.context.config.namesrv_addr, self.pool)
-        return Popping(self.context, self.tables, self.reads, self.timers, foreign)
+        context, config = self.context, self.context.config
+        bridge = self.bridge or EscapeBridge(config, self.pool, self.runtime.random)
+        seed = f"{config.broker_name}#{config.broker_id}"
+        relay = ReviveRelay(bridge, revive_topic(config.cluster_name), seed)
+        return Popping(context, self.tables, self.reads, self.timers, foreign, relay)
 
     def _build_acting(self) -> ActingServices | None:
         if self.slave is None or not self.context.config.replication.enable_slave_acting_master:
@@ -349,7 +355,9 @@ class Components:
         if self.bridge is not None:
             context, offsets = self.context, self.tables.offsets
             halves = EscapedHalves(context, offsets, self.reads, self.bridge)
-            deliveries = EscapedDeliveries(context.config, self.delay, self._build_timers, halves)
+            deliveries = EscapedDeliveries(
+                context.config, self.delay, self._build_timers, halves, self.popping
+            )
         return ActingServices(self.context, self.slave, self.metadata, self.held_pulls, deliveries)
 
     def _build_watch(self) -> MasterWatch | None:

@@ -9,7 +9,7 @@ A slave refuses what only its master may do, because only that may change the lo
                                                                   master; 14 if it may act for it
     pulls without `slaveReadEnable`, unless it acts for it        2
     ends of transactions, recalls                                 11
-    pops and their acknowledgements                               14
+    pops and their acknowledgements, unless it acts for it        14
 
 Source: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest,
 EndTransactionProcessor, RecallMessageProcessor, apache/rocketmq 5.5.0. Java serves pops on a slave
@@ -163,12 +163,15 @@ class Handlers:
             }
         )
 
-    def slave_table(self, *, may_act: bool, pull_refusal: Callable[[], str]) -> dict[int, Handler]:
+    def slave_table(
+        self, *, may_act: bool, pull_refusal: Callable[[], str], pop_refusal: Callable[[], str]
+    ) -> dict[int, Handler]:
         """Return request code -> handler of a slave.
 
         Args:
             may_act: whether it may act for its master: name servers then show it as one.
             pull_refusal: returns why it serves no pulls now; empty if it does.
+            pop_refusal: the same for pops.
         """
         only_master = "the broker is a slave: send the request to its master"
         if may_act:
@@ -178,8 +181,14 @@ class Handlers:
         refusals: dict[int, Handler] = dict.fromkeys(_STORING, storing)
         refusals |= _guarded(self.table(), _PULLS, ResponseCode.SYSTEM_BUSY, pull_refusal)
         refusals |= dict.fromkeys(_ENDS, _refusal(ResponseCode.SLAVE_NOT_AVAILABLE, only_master))
-        refused_pop = _refusal(ResponseCode.SERVICE_NOT_AVAILABLE, only_master)
-        return self.table() | refusals | dict.fromkeys(self.popping.handlers(), refused_pop)
+        pops = self.popping.slave_handlers()
+
+        def refused_pop() -> str:
+            reason = pop_refusal()
+            return f"{only_master}; {reason}" if reason else ""
+
+        refusals |= _guarded(pops, pops, ResponseCode.SERVICE_NOT_AVAILABLE, refused_pop)
+        return self.table() | refusals
 
 
 def guard_changes(table: dict[int, Handler], reason: Callable[[], str]) -> dict[int, Handler]:
@@ -194,7 +203,7 @@ def guard_reads(table: dict[int, Handler], reason: Callable[[], str]) -> dict[in
 
 def _guarded(
     table: dict[int, Handler],
-    codes: Iterable[RequestCode],
+    codes: Iterable[int],
     refusal: ResponseCode,
     reason: Callable[[], str],
 ) -> dict[int, Handler]:

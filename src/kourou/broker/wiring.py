@@ -62,6 +62,7 @@ def build_pre_online(components: Components) -> PreOnline:
             lambda found: offsets.advance_to(found, reader.max_offset),
             components.delay.advance_to,
             components.timers.handover.note_elsewhere,
+            components.popping.take_kept_acks,
         ),
     )
 
@@ -112,8 +113,12 @@ def handlers_by_code(components: Components, handlers: Handlers) -> dict[int, Ha
     slave = components.slave
     if slave is None:
         return handlers.table()
-    refusal = _slave_pull_refusal(components)
-    table = handlers.slave_table(may_act=components.acting is not None, pull_refusal=refusal)
+    acting = components.acting
+    table = handlers.slave_table(
+        may_act=acting is not None,
+        pull_refusal=_slave_pull_refusal(components),
+        pop_refusal=(lambda: "it never acts for it") if acting is None else acting.pop_refusal,
+    )
     return table if components.replica is None else guard_reads(table, slave.unconfirmed_reason)
 
 
@@ -180,7 +185,8 @@ def _replica_state(components: Components) -> ReplicaState:
     if components.watch is not None:
         state = state._replace(check_members=components.watch.due.set)
     if components.acting is not None:
-        state = state._replace(meet_master=components.acting.meet_master)
+        acting = components.acting
+        state = state._replace(meet_master=acting.meet_master, kept_acks=acting.kept_acks)
     if replica is None:
         return state
     return state._replace(

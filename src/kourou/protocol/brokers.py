@@ -238,6 +238,38 @@ class ExchangeHAInfoResponseHeader:
     kourou_failsafe_epoch: Int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KeptAck:
+    """Acknowledged messages of one checkpoint, in the body of a response to 906; Kourou's own.
+
+    Attributes:
+        topic to pop_time: of the checkpoint of a pop by the master.
+        revive_queue: its queue of the revive topic.
+        revive_at: time at which its messages become visible again, in epoch milliseconds.
+        offsets: queue offsets of the messages.
+    """
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_time: int
+    revive_queue: int
+    revive_at: int
+    offsets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAcks:
+    """Body of a response to 906 by a slave that has acted for the master that returns.
+
+    Attributes:
+        kourou_acks: Kourou's own: acks of the master's pops.
+    """
+
+    kourou_acks: tuple[KeptAck, ...] = ()
+
+
 @dataclass(slots=True)
 class ResetMasterFlushOffsetHeader:
     """RESET_MASTER_FLUSH_OFFSET (908): the physical offset up to which the master is durable."""

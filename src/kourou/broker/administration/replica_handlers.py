@@ -17,7 +17,7 @@ apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from kourou.broker.advertised import advertised_address
@@ -28,6 +28,8 @@ from kourou.model.epochs import POSITION_MAX, EpochList
 from kourou.protocol.brokers import (
     ExchangeHAInfoRequestHeader,
     ExchangeHAInfoResponseHeader,
+    KeptAck,
+    KeptAcks,
     ResetMasterFlushOffsetHeader,
 )
 from kourou.protocol.codes import RequestCode, ResponseCode
@@ -47,6 +49,7 @@ class ReplicaState(NamedTuple):
         ha_port: returns the port at which slaves copy the log; None if there is none.
         epochs: of a broker in controller mode: returns the epochs of its log, and its id.
         meet_master: of a slave that may act for its master: lets it end to act.
+        kept_acks: of the same: returns the acks of its master's pops that it has accepted.
         check_members: of a slave without a controller: asks the name servers soon.
         ask_role: of a broker in controller mode: asks the controller soon who is master.
         confirm_master: of a broker in controller mode: answers a master that asks for confirmation.
@@ -56,6 +59,7 @@ class ReplicaState(NamedTuple):
     ha_port: Callable[[], int | None]
     epochs: Callable[[], tuple[EpochList, int]] | None = None
     meet_master: Callable[[ExchangeHAInfoRequestHeader], Awaitable[None]] | None = None
+    kept_acks: Callable[[], Sequence[KeptAck]] = tuple
     check_members: Callable[[], None] | None = None
     ask_role: Callable[[], None] | None = None
     confirm_master: Callable[[MasterClaim], Awaitable[bool]] | None = None
@@ -97,7 +101,10 @@ class ReplicaHandlers:
 
             async def serve() -> RemotingCommand:
                 await meet_master(asked)
-                return response(request.command)
+                kept = tuple(self._state.kept_acks())
+                return response(
+                    request.command, body=encode_record(KeptAcks(kept)) if kept else b""
+                )
 
             self._later.answer(request, serve)
             return None

@@ -33,6 +33,7 @@ from kourou.broker.popping.ack_writer import AckAnswer, AckWriter
 from kourou.broker.popping.buffer_scans import BufferScans
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, start_text
 from kourou.broker.popping.due_marks import DueMarks
+from kourou.broker.popping.escaped_pops import ElsewhereAcks
 from kourou.broker.popping.in_flight import InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery
 from kourou.broker.popping.notifications import JAVA_REMARK
@@ -86,8 +87,10 @@ class AckHandlers:
         starts: PopStarts,
         counts: PopCounts,
         marks: DueMarks,
+        elsewhere: ElsewhereAcks,
     ) -> None:
-        """Serve requests for the checkpoints of `in_flight`."""
+        """Serve requests for the checkpoints of `in_flight`, and others by `elsewhere`."""
+        self._elsewhere = elsewhere
         self._counts = counts
         self._marks = marks
         self._context = context
@@ -116,18 +119,25 @@ class AckHandlers:
             return refusal
         handle = decode_receipt_handle(header.extra_info)
         key = _key(header, handle)
+        if self._elsewhere.takes(handle.revive_queue):
+            self._count_acks(header.consumer_group, header.topic, 1)
+            answer = AckAnswer(partial(_reply, request))
+            place = handle.revive_queue, handle.revive_at_ms
+            self._elsewhere.ack(key, (header.offset,), place, answer)
+            answer.settle()
+            return None
         if handle.is_ordered:
             queue = PopQueue(header.topic, header.consumer_group, header.queue_id)
             self._ordered.ack(queue, header.offset, handle.pop_time_ms)
             self._count_acks(header.consumer_group, header.topic, 1)
             self._context.later.answer(request, partial(self._saved, request))
             return None
-        place = self._place(key, header.offset, (handle.revive_queue, handle.revive_at_ms))
-        if place is None:
+        known = self._place(key, header.offset, (handle.revive_queue, handle.revive_at_ms))
+        if known is None:
             self._count_acks(header.consumer_group, header.topic, 1)
             return response(request.command)
         answer = AckAnswer(partial(_reply, request))
-        self._writer.add(key, (header.offset,), place, answer)
+        self._writer.add(key, (header.offset,), known, answer)
         answer.settle()
         return None
 
@@ -175,6 +185,7 @@ class AckHandlers:
             return response(request.command, ResponseCode.NO_MESSAGE, text)
         for ack in batch.acks:
             check_not_reserved(ack.consumer_group, ack.topic)
+            self._elsewhere.takes(ack.revive_queue_id)  # refuses before any of them is stored
         answer = AckAnswer(partial(_reply, request))
         for ack in batch.acks:
             self._ack_batch(ack, batch.broker_name, answer)
@@ -217,17 +228,21 @@ class AckHandlers:
         )
         revive_at_ms = self._in_flight.revive_at_ms(key)
         place = (ack.revive_queue_id, ack.pop_time + ack.invisible_time)
+        is_elsewhere = self._elsewhere.takes(ack.revive_queue_id)
         if revive_at_ms is not None and self._is_queue(ack.revive_queue_id):
             place = (ack.revive_queue_id, revive_at_ms)
             offsets = [one for one in self._in_flight.unacked(key) if low <= one <= high]
-        elif self._may_be_valid(key, place):
+        elif is_elsewhere or self._may_be_valid(key, place):
             first = max(low, ack.start_offset)
             offsets = list(range(first, min(high + 1, first + UNKNOWN_SPAN_MAX)))
         else:
             return
         bits = int.from_bytes(ack.bits, "little")
         offsets = [one for one in offsets if bits >> (one - ack.start_offset) & 1]
-        if offsets:
+        if offsets and is_elsewhere:
+            self._count_acks(ack.consumer_group, topic, len(offsets))
+            self._elsewhere.ack(key, offsets, place, answer)
+        elif offsets:
             self._writer.add(key, offsets, place, answer)
 
     def _ack_ordered(self, ack: BatchAck, topic: str, offsets: range) -> None:
@@ -277,6 +292,11 @@ class AckHandlers:
         if too_long is not None:
             return response(command, too_long.code, too_long.text, _UNSET)
         handle = decode_receipt_handle(header.extra_info)
+        if self._elsewhere.takes(handle.revive_queue):
+            self._context.later.answer(
+                request, partial(self._change_elsewhere, request, header, handle)
+            )
+            return None
         if handle.is_ordered:
             return self._change_ordered(request, header, handle)
         if not self._recovery.is_complete and not self._in_flight.is_live(_key(header, handle)):
@@ -295,6 +315,20 @@ class AckHandlers:
         """Change a message when all checkpoints from before the start are known."""
         await self._recovery.wait()
         return self._change_known(request, header, handle)
+
+    async def _change_elsewhere(
+        self,
+        request: Request,
+        header: ChangeInvisibleTimeRequestHeader,
+        handle: ReceiptHandle,
+    ) -> RemotingCommand:
+        """Change a message whose checkpoint is not in the log of this broker."""
+        place, command = (handle.revive_queue, handle.revive_at_ms), request.command
+        try:
+            changed = await self._elsewhere.change(header, _key(header, handle), place)
+        except RemoteError as error:
+            return response(command, error.code, error.remark, _UNSET)
+        return response(command, ResponseCode.SUCCESS, JAVA_REMARK, changed)
 
     def _change_known(
         self,

@@ -183,14 +183,14 @@ class CheckpointWriter:
             if not is_stored:
                 self._in_flight.settle(key)
                 continue
-            self._commit(PopQueue(*key[:3]), next_offset)
+            self.commit(PopQueue(*key[:3]), next_offset)
             self._marks.checkpoint_stored(key, result.appended[number].physical_offset)
         done(result)
 
     def skip(self, queue: PopQueue, next_offset: int) -> None:
         """Move the group's offset behind messages that are not delivered to it."""
         if self._scans.buffer.latest_offset(PoppedQueue(*queue)) is None:
-            self._commit(queue, next_offset)
+            self.commit(queue, next_offset)
         else:
             self._scans.add_skipped(PoppedQueue(*queue), next_offset)
 
@@ -212,7 +212,7 @@ class CheckpointWriter:
                 self._scans.stored(one.checkpoint.key)
         else:
             for one, record in zip(stored, result.appended, strict=True):
-                self._commit(one.queue, one.next_offset)
+                self.commit(one.queue, one.next_offset)
                 if record.topic == TIMER_TOPIC:
                     self._marks.checkpoint_stored(one.checkpoint.key, record.physical_offset)
         done(result)
@@ -227,7 +227,7 @@ class CheckpointWriter:
         stats.count("GROUP_CK_NUMS", f"{topic}@{group}")
         stats.count("BROKER_CK_NUMS", self._context.config.cluster_name)
 
-    def _commit(self, queue: PopQueue, offset: int) -> None:
+    def commit(self, queue: PopQueue, offset: int) -> None:
         """Commit an offset, unless an administrator has reset it meanwhile."""
         topic, group, queue_id = queue
         is_reset = self._offsets.is_reset(group, topic, queue_id)

@@ -74,11 +74,20 @@ def find_java_checkpoints(reader: StoreReader, age_ms: int) -> list[JavaCheckpoi
     Raises:
         OSError: the log cannot be read.
     """
+    records = recent_timer_records(reader, age_ms)
+    return [found for one in records if (found := java_checkpoint_of(*one)) is not None]
+
+
+def recent_timer_records(reader: StoreReader, age_ms: int) -> Iterator[tuple[RecordHeader, bytes]]:
+    """Yield the records at the end of the timer topic, as old as for `find_java_checkpoints`.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
     end = reader.max_offset(TIMER_TOPIC, 0)
     last_at_ms = reader.store_time(TIMER_TOPIC, 0, end - 1) if end else -1
     first = reader.offset_by_time(TIMER_TOPIC, 0, last_at_ms - age_ms)
-    records = queue_records(reader, TIMER_TOPIC, 0, first)
-    return [found for one in records if (found := java_checkpoint_of(*one)) is not None]
+    yield from queue_records(reader, TIMER_TOPIC, 0, first)
 
 
 def queue_records(

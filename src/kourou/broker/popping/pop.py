@@ -23,12 +23,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, start_text
-from kourou.broker.popping.checkpoint_writer import CheckpointWriter, NewCheckpoint
+from kourou.broker.popping.checkpoint_writer import NewCheckpoint
 from kourou.broker.popping.ordered import OrderedPops
 from kourou.broker.popping.pop_answers import (
     body_of,
@@ -55,11 +55,10 @@ from kourou.broker.popping.pop_run import Popped, PopQueue, PopRun, PopStep, pop
 from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.pop_verdicts import HOLD_MARGIN_MS, PermittedPop, judge_pop
 from kourou.broker.popping.popped_filters import PoppedFilters, Use
-from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.pulling.filtered_reads import ArrivalFilter
 from kourou.broker.pulling.verdicts import Refusal
 from kourou.broker.pulling.verified_reads import DAMAGE_REMEDY
-from kourou.broker.writing.put import CODES, PutResult, PutStatus
+from kourou.broker.writing.put import CODES, Done, PutResult, PutStatus
 from kourou.errors import DamagedRecordError
 from kourou.model.topic import is_retry_topic
 from kourou.protocol.codes import ResponseCode
@@ -70,6 +69,16 @@ from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import reply_error, reply_with
 
 log = logging.getLogger(__name__)
+
+
+class Checkpoints(Protocol):
+    """Stores checkpoints of pops; see `CheckpointWriter` and `EscapedCheckpoints`."""
+
+    def has_too_many(self, queue: PopQueue) -> bool: ...
+
+    def put(self, added: Sequence[NewCheckpoint], revive_queue: int, done: Done, /) -> None: ...
+
+    def skip(self, queue: PopQueue, next_offset: int) -> None: ...
 
 
 class PopHandler:
@@ -86,8 +95,8 @@ class PopHandler:
         starts: PopStarts,
         offsets: ConsumerOffsets,
         reads: PopReads,
-        revive_log: ReviveLog,
-        writer: CheckpointWriter,
+        writer: Checkpoints,
+        next_queue: Callable[[], int],
         ordered: OrderedPops,
         holds: PopHolds,
         release: Callable[[Sequence[PopCheckpoint], int], None],
@@ -100,8 +109,8 @@ class PopHandler:
             starts: the offsets at which groups read.
             offsets: committed offsets.
             reads: read and verify messages.
-            revive_log: builds the messages of checkpoints.
             writer: stores checkpoints, and moves offsets.
+            next_queue: returns the queue for the checkpoints of a pop.
             ordered: the order infos.
             holds: the held pops.
             release: makes the messages of checkpoints of a revive queue visible at once.
@@ -113,8 +122,8 @@ class PopHandler:
         self._starts = starts
         self._offsets = offsets
         self._reads = reads
-        self._revive_log = revive_log
         self._writer = writer
+        self._next_queue = next_queue
         self._ordered = ordered
         self._holds = holds
         self._release = release
@@ -160,7 +169,7 @@ class PopHandler:
         retry = retry_topics_of(self._context, header.topic, header.consumer_group)
         config = self._config.current.pop
         steps = pop_steps(header, permitted, retry, config, self._context.random)
-        queue_id = ORDER_REVIVE_QUEUE if header.order else self._revive_log.next_queue()
+        queue_id = ORDER_REVIVE_QUEUE if header.order else self._next_queue()
         return PopRun(request, header, permitted, steps, queue_id)
 
     def _read(self, run: PopRun) -> RemotingCommand | None:

@@ -7,13 +7,22 @@ once more, also those that it has acknowledged; and messages would be revived tw
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
 from kourou.broker.popping.checkpoint import CheckpointKey, is_relayed
-from kourou.broker.popping.java_checkpoints import JavaCheckpoint, java_checkpoint_of
+from kourou.broker.popping.java_checkpoints import (
+    JavaCheckpoint,
+    find_java_checkpoints,
+    java_checkpoint_of,
+    popped_by_java,
+    recent_timer_records,
+    unsaved_ms,
+)
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.revive_log import log_end_of, next_offset_of
 from kourou.broker.popping.revived import REVIVED_MARK, revived_origin
@@ -24,10 +33,13 @@ from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.popping.revive_records import CHECKPOINT_TAG, decode_checkpoint
 from kourou.store.log.log_walk import walk_log
 from kourou.store.paths import COMMITLOG
+from kourou.store.reader import StoreReader
 from kourou.store.state.file_sizes import log_files
 
 log = logging.getLogger(__name__)
 
+COPIED_MS: Final = 30_000
+"""Time in which a slave has copied the offsets of its master, which it does each 10 s."""
 _MARK = f"{POP_LOG_END}\x01".encode()
 
 
@@ -44,6 +56,110 @@ class LogFindings:
     popped: dict[PopQueue, int] = field(default_factory=dict)
     revived: dict[CheckpointKey, set[int]] = field(default_factory=dict)
     by_java: list[JavaCheckpoint] = field(default_factory=list)
+
+    def add_popped(
+        self,
+        properties: Mapping[str, str],
+        body: bytes,
+        popped_from: int,
+        is_deleted: Callable[[PopQueue, int], bool],
+    ) -> None:
+        """Add the pop of a checkpoint of Kourou, if the log ended at `popped_from` or later."""
+        log_end = log_end_of(properties) or 0
+        is_own = properties.get(TAGS) == CHECKPOINT_TAG and not is_relayed(properties)
+        popped = _popped(properties, body) if is_own and log_end >= popped_from else None
+        if popped is not None and not is_deleted(popped[0], log_end):
+            queue, following = popped
+            self.popped[queue] = max(self.popped.get(queue, 0), following)
+
+
+async def complete_popped(
+    context: BrokerContext, offsets: ConsumerOffsets, positions: tuple[int, int] | None
+) -> LogFindings:
+    """Move the offsets of groups behind the pops that they lack; return what was found.
+
+    Args:
+        context: the broker's state and services.
+        offsets: the committed offsets.
+        positions: `ConsumerOffsets.loaded_positions`; None if Java wrote the offsets.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    reader = context.store.reader
+    if positions is None:
+        age_ms = unsaved_ms(context.config.consumer_offset_interval_ms)
+        by_java = await context.offload(find_java_checkpoints, reader, age_ms)
+        found = LogFindings(by_java=by_java)
+    else:
+        segment_bytes = context.config.store.commitlog_segment_bytes
+        found = await context.offload(
+            find_pops,
+            context.disk,
+            segment_bytes,
+            positions,
+            reader.written_position,
+            partial(was_deleted, context),
+        )
+    commit_popped(found.popped, offsets, reader.max_offset)
+    await _commit_java_pops(context, offsets, found.by_java)
+    return found
+
+
+async def complete_copied(context: BrokerContext, offsets: ConsumerOffsets) -> None:
+    """Move the offsets of groups, copied from a master, behind the pops since the last copies.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    reader = context.store.reader
+    is_deleted = partial(was_deleted, context)
+    found = await context.offload(find_recent_pops, reader, COPIED_MS, is_deleted)
+    commit_popped(found.popped, offsets, reader.max_offset)
+    await _commit_java_pops(context, offsets, found.by_java)
+
+
+def find_recent_pops(
+    reader: StoreReader, age_ms: int, is_deleted: Callable[[PopQueue, int], bool]
+) -> LogFindings:
+    """Return the pops whose checkpoints are at the end of the timer topic, of Java and of Kourou.
+
+    Args:
+        reader: reads the store.
+        age_ms: as for `find_java_checkpoints`.
+        is_deleted: as for `find_pops`.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    found = LogFindings()
+    for header, record in recent_timer_records(reader, age_ms):
+        text = header.properties(record)
+        if _MARK in text:
+            found.add_popped(decode_properties(text), header.body(record), 0, is_deleted)
+        elif (checkpoint := java_checkpoint_of(header, record)) is not None:
+            found.by_java.append(checkpoint)
+    return found
+
+
+async def _commit_java_pops(
+    context: BrokerContext, offsets: ConsumerOffsets, checkpoints: Sequence[JavaCheckpoint]
+) -> None:
+    """Move the offsets of groups behind the messages of checkpoints of Java."""
+    reader = context.store.reader
+    committed = {
+        queue: offset
+        for queue in {checkpoint.queue for checkpoint in checkpoints}
+        if (offset := offsets.query(queue.group, queue.topic, queue.queue_id)) is not None
+    }
+    popped = await context.offload(
+        popped_by_java,
+        checkpoints,
+        reader,
+        committed,
+        may_be_buffered=context.live_config.current.pop.enable_pop_buffer_merge,
+    )
+    commit_popped(popped, offsets, reader.max_offset)
 
 
 def find_pops(
@@ -77,13 +193,7 @@ def find_pops(
         text = header.properties(piece.buffer)
         if _MARK in text:
             properties = decode_properties(text)
-            log_end = log_end_of(properties) or 0
-            is_own = properties.get(TAGS) == CHECKPOINT_TAG and not is_relayed(properties)
-            if is_own and log_end >= popped_from:
-                popped = _popped(properties, header.body(piece.buffer))
-                if popped is not None and not is_deleted(popped[0], log_end):
-                    queue, following = popped
-                    found.popped[queue] = max(found.popped.get(queue, 0), following)
+            found.add_popped(properties, header.body(piece.buffer), popped_from, is_deleted)
         elif REVIVED_MARK in text:
             origin = revived_origin(decode_properties(text))
             if origin is not None:

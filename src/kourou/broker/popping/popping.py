@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from kourou.broker.context import BrokerContext
@@ -12,21 +11,20 @@ from kourou.broker.popping.ack_writer import AckWriter
 from kourou.broker.popping.acks import AckHandlers
 from kourou.broker.popping.buffer import PoppedQueue
 from kourou.broker.popping.buffer_scans import BufferScans
-from kourou.broker.popping.checkpoint import PopCheckpoint, is_relayed
+from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, is_relayed
 from kourou.broker.popping.checkpoint_writer import CheckpointWriter
 from kourou.broker.popping.due_marks import DueMarks
+from kourou.broker.popping.escaped_pops import (
+    ElsewhereAcks,
+    EscapedCheckpoints,
+    RelayedRecords,
+)
 from kourou.broker.popping.fast_acks import FastAcks
 from kourou.broker.popping.fast_pops import FastPopParts, FastPops
 from kourou.broker.popping.foreign_revivals import ForeignRevivals
 from kourou.broker.popping.in_flight import DueCopies, InFlight
 from kourou.broker.popping.in_flight_recovery import InFlightRecovery, read_revive_record
 from kourou.broker.popping.invisible import InvisibleMessages
-from kourou.broker.popping.java_checkpoints import (
-    JavaCheckpoint,
-    find_java_checkpoints,
-    popped_by_java,
-    unsaved_ms,
-)
 from kourou.broker.popping.java_revivals import find_java_revivals
 from kourou.broker.popping.notifications import NotificationHandlers
 from kourou.broker.popping.ordered import OrderedPops
@@ -38,19 +36,23 @@ from kourou.broker.popping.pop_reads import PopReads
 from kourou.broker.popping.pop_run import PopQueue
 from kourou.broker.popping.pop_starts import PopStarts
 from kourou.broker.popping.popped_filters import PoppedFilters
-from kourou.broker.popping.popped_offsets import LogFindings, commit_popped, find_pops, was_deleted
+from kourou.broker.popping.popped_offsets import complete_copied, complete_popped
 from kourou.broker.popping.revive import ReviveParts, Revives
 from kourou.broker.popping.revive_log import REVIVE_PREFIX, ReviveLog
 from kourou.broker.popping.revive_store import ReviveStore
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.replication.foreign_messages import ForeignMessages
+from kourou.broker.replication.revive_relay import ReviveRelay
 from kourou.broker.tables import Tables
 from kourou.broker.timer.timers import Timers
 from kourou.errors import MalformedBodyError
+from kourou.protocol.brokers import KeptAck
 from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.popping.headers import PopMessageRequestHeader
 from kourou.protocol.popping.topic_names import retry_topic_v1, retry_topic_v2
-from kourou.remoting.connection import Connection
+from kourou.remoting.connection import Connection, Request
 from kourou.remoting.dispatch import Handler
 from kourou.store.timer.timer_record import TimerRecord
 
@@ -70,6 +72,8 @@ class Popping:
         filters: the filters with which clients popped lately.
         counts: counts since the start, for the metrics.
         fast_pops: serves plain pops and acks on the fast path.
+        elsewhere: serves acks and changes of pops whose checkpoints are at other brokers.
+        escaped: stores the checkpoints of a slave's pops there.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class Popping:
         reads: VerifiedReads,
         timers: Timers,
         foreign: ForeignMessages,
+        relay: ReviveRelay,
     ) -> None:
         self._context = context
         self._offsets = tables.offsets
@@ -117,6 +122,9 @@ class Popping:
             self.revives,
         )
         self._recovery_task: asyncio.Task[None] | None = None
+        self._kept_acks: Sequence[KeptAck] = ()
+        self._relayed = RelayedRecords(context, relay)
+        self._acks = writer
         self._handlers = self._build_handlers(revive_log, writer, reads)
 
     def _build_parts(
@@ -156,6 +164,7 @@ class Popping:
             held_pops=self.holds,
             is_blocked=self._is_blocked,
         )
+        self.elsewhere = ElsewhereAcks(context, self._relayed, starts.times)
         acks = self._build_acks(revive_log, writer, starts)
         checkpoints = CheckpointWriter(
             context,
@@ -166,18 +175,7 @@ class Popping:
             self.counts,
             self._marks,
         )
-        pops = PopHandler(
-            context,
-            starts=starts,
-            offsets=self._offsets,
-            reads=pop_reads,
-            revive_log=revive_log,
-            writer=checkpoints,
-            ordered=self.ordered,
-            holds=self.holds,
-            release=self.revives.release,
-            filters=self.filters,
-        )
+        pops = self._build_pops(revive_log, checkpoints, starts, pop_reads)
         self.fast_pops = self._build_fast_path(revive_log, writer, checkpoints, pops, starts)
         return {
             RequestCode.POP_MESSAGE: pops.on_pop_message,
@@ -190,6 +188,28 @@ class Popping:
             RequestCode.BATCH_ACK_MESSAGE: acks.on_batch_ack_message,
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME: acks.on_change_invisible_time,
         }
+
+    def _build_pops(
+        self,
+        revive_log: ReviveLog,
+        checkpoints: CheckpointWriter,
+        starts: PopStarts,
+        pop_reads: PopReads,
+    ) -> PopHandler:
+        self.escaped = EscapedCheckpoints(self._relayed, checkpoints)
+        is_slave = self._context.config.replication.is_slave
+        return PopHandler(
+            self._context,
+            starts=starts,
+            offsets=self._offsets,
+            reads=pop_reads,
+            writer=self.escaped if is_slave else checkpoints,
+            next_queue=self.escaped.next_queue if is_slave else revive_log.next_queue,
+            ordered=self.ordered,
+            holds=self.holds,
+            release=_leave if is_slave else self.revives.release,
+            filters=self.filters,
+        )
 
     def _build_acks(
         self, revive_log: ReviveLog, writer: AckWriter, starts: PopStarts
@@ -205,6 +225,7 @@ class Popping:
             starts=starts,
             counts=self.counts,
             marks=self._marks,
+            elsewhere=self.elsewhere,
         )
 
     def _build_fast_path(
@@ -240,6 +261,17 @@ class Popping:
         """Return request code -> handler."""
         return self._handlers
 
+    def slave_handlers(self) -> dict[int, Handler]:
+        """Return request code -> handler of a slave, which serves them while it acts."""
+        serve = self._handlers[RequestCode.POP_MESSAGE]
+
+        def pop(request: Request) -> RemotingCommand | None:
+            header = request.command.header(PopMessageRequestHeader)
+            self.elsewhere.check_unordered(is_ordered=bool(header.order))
+            return serve(request)
+
+        return self._handlers | {RequestCode.POP_MESSAGE: pop}
+
     async def recover(self) -> None:
         """Complete the offsets of groups after a kill; to be called before pops are served.
 
@@ -264,23 +296,8 @@ class Popping:
         Args:
             positions: see `ConsumerOffsets.loaded_positions`.
         """
-        context, offsets, reader = self._context, self._offsets, self._context.store.reader
-        if positions is None:  # Java wrote the offsets
-            age_ms = unsaved_ms(context.config.consumer_offset_interval_ms)
-            by_java = await context.offload(find_java_checkpoints, reader, age_ms)
-            found = LogFindings(by_java=by_java)
-        else:
-            segment_bytes = context.config.store.commitlog_segment_bytes
-            found = await context.offload(
-                find_pops,
-                context.disk,
-                segment_bytes,
-                positions,
-                reader.written_position,
-                partial(was_deleted, context),
-            )
-        commit_popped(found.popped, offsets, reader.max_offset)
-        await self._commit_java_pops(found.by_java)
+        context, reader = self._context, self._context.store.reader
+        found = await complete_popped(context, self._offsets, positions)
         revived = await context.offload(
             find_java_revivals,
             reader,
@@ -293,25 +310,50 @@ class Popping:
         self.recovery.note_read_from()
         await self.recovery.note_early_acks()
 
-    async def _commit_java_pops(self, checkpoints: Sequence[JavaCheckpoint]) -> None:
-        """Move the offsets of groups behind the messages of checkpoints of Java."""
-        context, offsets = self._context, self._offsets
-        committed = {
-            queue: offset
-            for queue in {checkpoint.queue for checkpoint in checkpoints}
-            if (offset := offsets.query(queue.group, queue.topic, queue.queue_id)) is not None
-        }
-        popped = await context.offload(
-            popped_by_java,
-            checkpoints,
-            context.store.reader,
-            committed,
-            may_be_buffered=context.live_config.current.pop.enable_pop_buffer_merge,
+    async def begin_acting(self) -> None:
+        """Serve pops at a slave that acts for its master.
+
+        The pops of the master's last seconds, whose offsets were not copied, are in the log.
+
+        Raises:
+            OSError: the log cannot be read.
+        """
+        self.elsewhere.begin_keeping()
+        await complete_copied(self._context, self._offsets)
+        await self.escaped.open()
+
+    async def end_acting(self) -> None:
+        """Serve pops no more; return when the offsets of those under way are committed."""
+        await self.escaped.close()
+        self.elsewhere.end_keeping()
+
+    def take_kept_acks(self, kept: Sequence[KeptAck]) -> None:
+        """Take acks of this broker's pops that a slave has accepted; to be called before `start`.
+
+        Their checkpoints may be due already.
+        """
+        self._kept_acks = (*self._kept_acks, *kept)
+        acked: dict[CheckpointKey, set[int]] = {}
+        for ack in kept:
+            acked.setdefault(self._key_of(ack), set()).update(ack.offsets)
+        self.revives.note_early_acked(acked)
+
+    def _key_of(self, ack: KeptAck) -> CheckpointKey:
+        return CheckpointKey(
+            ack.topic,
+            ack.group,
+            ack.queue_id,
+            ack.start_offset,
+            ack.pop_time,
+            self._context.config.broker_name,
         )
-        commit_popped(popped, offsets, context.store.reader.max_offset)
 
     def start(self) -> None:
         """Begin to revive messages."""
+        for ack in self._kept_acks:
+            place = (ack.revive_queue, ack.revive_at)
+            self._acks.add_unanswered(self._key_of(ack), ack.offsets, place)
+        self._kept_acks = ()
         self.ordered.start()
         self.revives.start()
         self._recovery_task = asyncio.get_running_loop().create_task(self.recovery.run())
@@ -333,6 +375,7 @@ class Popping:
         if self._recovery_task is not None:
             self._recovery_task.cancel()
         self.scans.close()
+        self.escaped.abandon()
         self.revives.abandon()
 
     def on_arrivals(self, arrivals: Sequence[Arrived]) -> None:
@@ -418,6 +461,10 @@ class Popping:
 
     def _is_blocked(self, queue: PopQueue, attempt_id: str | None) -> bool:
         return self.ordered.block(queue, attempt_id) is not None
+
+
+def _leave(checkpoints: Sequence[PopCheckpoint], revive_queue: int) -> None:
+    """Leave messages invisible that no client has received: another broker revives them."""
 
 
 def _retry_topics(topic: str, group: str) -> tuple[str, str]:

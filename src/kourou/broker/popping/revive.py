@@ -145,7 +145,8 @@ class Revives:
 
     def note_early_acked(self, acked: Mapping[CheckpointKey, set[int]]) -> None:
         """Note messages whose ack was delivered before a kill; the queues do not read it again."""
-        self._parts.early_acked.update(acked)
+        for key, offsets in acked.items():
+            self._parts.early_acked.setdefault(key, set()).update(offsets)
 
     def ack_early(self, checkpoint: PopCheckpoint) -> None:
         """Acknowledge the messages of a checkpoint that `note_early_acked` named."""

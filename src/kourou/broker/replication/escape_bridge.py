@@ -5,6 +5,8 @@ master has written. A message is sent to a random writable queue of its topic el
 topic must exist there. It loses the properties that would delay it again. What cannot be stored is
 refused, and the caller tries again later. A send without an answer may have been stored.
 
+Revive records are sent to a queue that the caller chooses, and keep all properties.
+
 Source: EscapeBridge.java, apache/rocketmq 5.5.0.
 """
 
@@ -58,7 +60,13 @@ def delivery_queue_elsewhere(topic: str, queue_id: int) -> int | None:
     return None if topic in NON_DESTINATION_TOPICS else queue_id
 
 
-class _Queue(NamedTuple):
+class RemoteQueue(NamedTuple):
+    """A writable queue of a topic at another broker.
+
+    Attributes:
+        address: of its master.
+    """
+
     broker_name: str
     address: str
     queue_id: int
@@ -74,7 +82,7 @@ class EscapeBridge:
         self._namesrv = config.namesrv_addr
         self._pool = pool
         self._random = random
-        self._routes: dict[str, tuple[float, list[_Queue]]] = {}  # and when it was asked for
+        self._routes: dict[str, tuple[float, list[RemoteQueue]]] = {}  # and when it was asked for
         self._slots = asyncio.Semaphore(_SENDS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -105,13 +113,26 @@ class EscapeBridge:
     async def _send(self, draft: RecordDraft) -> PutResult:
         topic = draft.topic.decode()
         try:
-            queues = await self._queues(topic)
-            if not queues:
-                reason = f"no other broker has a writable queue of topic {topic}"
-                return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
-            queue = self._random.choice(queues)
-            header, body = self._header(draft, topic, queue), draft.body
-            command = request(RequestCode.SEND_MESSAGE_V2, header, body)
+            queues = await self.queues(topic)
+        except (KourouError, OSError) as error:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=f"topic {topic}: {error}")
+        if not queues:
+            reason = f"no other broker has a writable queue of topic {topic}"
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
+        properties = decode_properties(draft.properties)
+        drop_timers(properties)
+        for name in _DELAYING:
+            properties.pop(name, None)
+        return await self.send(draft, properties, self._random.choice(queues))
+
+    async def send(
+        self, draft: RecordDraft, properties: dict[str, str], queue: RemoteQueue
+    ) -> PutResult:
+        """Send a message with these properties to a queue of another broker."""
+        topic = draft.topic.decode()
+        try:
+            header = self._header(draft, topic, properties, queue)
+            command = request(RequestCode.SEND_MESSAGE_V2, header, draft.body)
             answer = await self._pool.request(queue.address, command, _SEND_TIMEOUT_S)
             status = _STORED.get(ResponseCode(answer.code)) if answer.code in _STORED else None
             if status is not None:
@@ -126,11 +147,9 @@ class EscapeBridge:
             return PutResult(status, reason=f"topic {topic}: {error}")
         raise AssertionError("a code other than SUCCESS has raised")
 
-    def _header(self, draft: RecordDraft, topic: str, queue: _Queue) -> SendMessageRequestHeaderV2:
-        properties = decode_properties(draft.properties)
-        drop_timers(properties)
-        for name in _DELAYING:
-            properties.pop(name, None)
+    def _header(
+        self, draft: RecordDraft, topic: str, properties: dict[str, str], queue: RemoteQueue
+    ) -> SendMessageRequestHeaderV2:
         return SendMessageRequestHeaderV2(
             producer_group=properties.get(names.PGROUP, self._group),
             topic=topic,
@@ -145,7 +164,7 @@ class EscapeBridge:
             broker_name=queue.broker_name,
         )
 
-    async def _queues(self, topic: str) -> list[_Queue]:
+    async def queues(self, topic: str) -> list[RemoteQueue]:
         """Return the writable queues of a topic elsewhere; none if no name server has any.
 
         Raises:
@@ -169,15 +188,15 @@ class EscapeBridge:
             return queues
         raise failure or RemoteError(ResponseCode.TOPIC_NOT_EXIST, "there are no name servers")
 
-    async def _ask(self, namesrv: str, topic: str) -> list[_Queue]:
+    async def _ask(self, namesrv: str, topic: str) -> list[RemoteQueue]:
         header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         answer = await self._pool.request(namesrv, command, _ROUTE_TIMEOUT_S)
         raise_for_response(answer)
         route = decode_topic_route(answer.body)
-        found: list[_Queue] = []
+        found: list[RemoteQueue] = []
         for queue in publish_queues(topic, route):
             address = route.master_address(queue.broker_name)
             if address is not None and queue.broker_name != self._own_name:
-                found.append(_Queue(queue.broker_name, address, queue.queue_id))
+                found.append(RemoteQueue(queue.broker_name, address, queue.queue_id))
         return found

@@ -3,7 +3,8 @@
 One of them may have acted for it: clients have committed offsets there, and it has delivered
 messages. Each slave that a name server knows is asked in the order of the ids:
 
-    906    names the master, so that the slave ends to act before it answers
+    906    names the master, so that the slave ends to act before it answers; a slave of Kourou
+           answers with the acks of the master's pops that it has accepted
     43     offsets of groups: the larger of the two counts for each queue
     45     progress of the delay levels: likewise
     60     progress of scheduled messages: those are not delivered again that the slave had in its
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,11 +34,14 @@ from kourou.broker.replication.member_group import MemberGroup
 from kourou.errors import KourouError
 from kourou.protocol.brokers import (
     ExchangeHAInfoRequestHeader,
+    KeptAck,
+    KeptAcks,
     TimerCheckPoint,
     decode_timer_check_point,
 )
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, raise_for_response, request
+from kourou.protocol.json_records import decode_record
 from kourou.protocol.offset_table import (
     decode_consumer_offset_table,
     decode_delay_offset_table,
@@ -61,11 +65,13 @@ class TakenBack:
         delays: takes delay level -> queue offset.
         timers: takes the time, and the queue offset of the timer topic, before which scheduled
             messages are delivered.
+        acks: takes acks of the master's pops.
     """
 
     offsets: Callable[[Mapping[str, Mapping[int, int]]], None]
     delays: Callable[[Mapping[int, int]], None]
     timers: Callable[[int, int], None]
+    acks: Callable[[Sequence[KeptAck]], None]
 
 
 class PreOnline:
@@ -126,7 +132,9 @@ class PreOnline:
         try:
             connection = await self._pool.get(address)
             header = self._own_addresses(connection.local_address[0])
-            await self._ask(address, request(RequestCode.EXCHANGE_BROKER_HA_INFO, header))
+            command = request(RequestCode.EXCHANGE_BROKER_HA_INFO, header)
+            answer = await self._ask(address, command)
+            kept = decode_record(KeptAcks, answer.body) if answer.body else KeptAcks()
             answer = await self._ask(address, RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET))
             offsets = decode_consumer_offset_table(answer.body).offsets
             answer = await self._ask(address, RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET))
@@ -135,6 +143,7 @@ class PreOnline:
             timers = decode_timer_check_point(answer.body) if answer.body else TimerCheckPoint()
         except (KourouError, OSError) as error:
             return f"{address}: {error}"
+        self._taken.acks(kept.kourou_acks)
         self._taken.offsets(offsets)
         self._taken.delays(delays)
         self._taken.timers(timers.last_read_time_ms, timers.last_timer_queue_offset)

@@ -64,8 +64,8 @@ class ReplicationConfig:
     `supportActingMaster`. The same for all brokers of a name."""
     enable_remote_escape: bool = False
     """With that, whether the slave also delivers messages of delay levels and scheduled messages,
-    and hands over open transactions, while it acts. It sends them to the masters of other broker
-    names, where their topics must exist."""
+    hands over open transactions, and serves pops, while it acts. It sends them, and the checkpoints
+    and acks of the pops, to the masters of other broker names, where their topics must exist."""
     broker_heartbeat_interval_ms: int = field(
         default=1 * _SECOND_MS, metadata={"key": "brokerHeartbeatInterval"}
     )
