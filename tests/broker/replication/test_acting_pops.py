@@ -157,6 +157,23 @@ def test_acks_of_pops_by_the_master_are_taken_back_by_it() -> None:
     run_popping(test)
 
 
+def test_acks_that_the_master_has_taken_back_outlive_it() -> None:
+    async def test(cluster: Cluster, consumer: SimpleConsumer) -> None:
+        got = await receive(consumer, COUNT, invisible_ms=60_000)
+        await asyncio.sleep(1)
+        await act(cluster)
+        for message in got[:4]:
+            await consumer.ack(message)
+        await end_acting(cluster)
+        await send_to_master(cluster, Message("T", b"x"))  # the slave forgets the acks
+        await cluster.kill_broker(MASTER)
+        await cluster.restart_broker(MASTER)
+        again = await receive_for(consumer, 90)
+        assert texts(again) == sorted([*texts(got[4:]), b"x"])
+
+    run_popping(test)
+
+
 def test_messages_that_the_master_popped_in_its_last_second_are_not_popped_from_the_slave() -> None:
     async def test(cluster: Cluster, consumer: SimpleConsumer) -> None:
         got = await receive(consumer, COUNT, invisible_ms=300_000)
