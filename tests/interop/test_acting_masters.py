@@ -1,14 +1,15 @@
 """A slave that acts for its master, where one of the two is a Java broker.
 
 The name server is the other side's than the slave. What was committed at the slave, and delivered
-by it, is not undone when the master returns. What was popped from a Java slave, and not
-acknowledged, is revived by the Kourou master of another broker name.
+by it, is not undone when the master returns. What was popped from a slave, and not acknowledged, is
+revived by the master of another broker name on the other side.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -303,4 +304,67 @@ def test_a_kourou_master_revives_what_was_popped_from_a_java_slave_of_another_on
                 message.body for message in first[1::2]
             )
 
+        asyncio.run(test())
+
+
+def test_a_java_master_revives_what_was_popped_from_a_kourou_slave_of_another_one(
+    jars: str, tmp_path: Path
+) -> None:
+    port = free_broker_port()
+    with ExitStack() as stack:
+        names = Serving.start_namesrv(tmp_path / "namesrv")
+        stack.callback(names.stop)
+        namesrv = names.namesrv
+        with AdminClient(namesrv) as admin:
+            admin.update_namesrv_config({"supportActingMaster": "true"})
+
+        def start(name: str, listen: int, **environ: str) -> Serving:
+            settings = KOUROU | {f"KOUROU_BROKER_{key}": environ[key] for key in environ}
+            directory = tmp_path / name
+            return Serving.start(directory, "--namesrv", namesrv, port=listen, environ=settings)
+
+        master = start("master", port, BROKER_ROLE="ASYNC_MASTER")
+        stack.callback(lambda: master.stop())  # noqa: PLW0108 - it is another one later
+        slave = start("slave", free_broker_port(), BROKER_ROLE="SLAVE", BROKER_ID="1")
+        stack.callback(slave.stop)
+        java = java_broker(jars, tmp_path / "java", namesrv, options="brokerName=broker-b\n")
+        stack.callback(java.stop)
+        java.run_broker()
+
+        async def test() -> None:
+            nonlocal master
+            await until(namesrv, lambda route: len(route.broker_datas) == 2)
+            await send_all(namesrv)
+            await asyncio.sleep(11)  # the slave copies the tables
+            await wait_equal(tmp_path / "slave", tmp_path / "master")
+            master.stop(signal.SIGKILL)
+            await until(namesrv, has_master(slave.broker))
+            async with SimpleConsumer("poppers", namesrv) as consumer:
+                consumer.subscribe("T")
+                first: list[PoppedMessage] = []
+                async with asyncio.timeout(PATIENCE_S):
+                    while len(first) < 10:
+                        first += await consumer.receive(invisible_ms=15_000, wait_ms=2_000)
+                assert {message.broker_name for message in first} == {"broker-a"}
+                for message in first[::2]:
+                    await consumer.ack(message)
+                master = start("master", port, BROKER_ROLE="ASYNC_MASTER")
+                await until(namesrv, has_master(master.broker))
+                await consumer.ack(first[1])  # the master sends it to where the checkpoint is
+                again: list[PoppedMessage] = []
+                async with asyncio.timeout(PATIENCE_S):
+                    while len(again) < 4:
+                        again += await consumer.receive(invisible_ms=60_000, wait_ms=2_000)
+                await asyncio.sleep(5)
+                again += await consumer.receive(invisible_ms=60_000, wait_ms=2_000)
+            assert {message.broker_name for message in again} == {"broker-b"}
+            assert sorted(message.body for message in again) == sorted(
+                message.body for message in first[3::2]
+            )
+
+        with AdminClient(namesrv) as admin:
+            while len(admin.cluster_info().brokers) < 2:
+                time.sleep(0.1)  # noqa: TID251 - a real process
+            admin.create_topic("T", queues=1)
+            admin.create_group(SubscriptionGroup("poppers"))
         asyncio.run(test())
