@@ -83,7 +83,8 @@ class ConsumerConfig(ClientConfig):
     pull_error_delay_ms: int = field(
         default=1_000, metadata={"key": "pullTimeDelayMillsWhenException"}
     )
-    """Time in ms before a failed pull is retried."""
+    """Time in ms before a failed pull is retried. The first retries are sooner if another broker
+    may have taken the queue over."""
 
     flow_control_delay_ms: int = 50
     """Time in ms before a queue above one of its limits is checked again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -51,6 +52,13 @@ StoreDeadLetter = Callable[[MessageQueue, UndecodableMessage], Awaitable[bool]]
 
 _BUSY_DELAY_MS: Final = 20
 """Delay after the broker answered FLOW_CONTROL."""
+
+_MOVED_DELAY_MS: Final = 50
+"""By how much the delay after a failure grows, if another broker may have taken the queue over. The
+delays of the first second are so short that a new master is found soon after it has registered."""
+
+_ROUTE_TIMEOUT_S: Final = 0.2
+"""How long a pull after such a failure waits for the route at most."""
 
 _UNREADABLE_DELAY_MS: Final = 30_000
 """Delay after an unreadable message. It stays unreadable until the library for its compression is
@@ -196,6 +204,9 @@ class QueueFetcher:
         self._was_deleted = False
         self.problem: str | None = None
         self.last_pull_at_ms = 0
+        self._moves = 0  # failures in a row that a change of the queue's broker may have caused
+        self._is_route_stale = False  # as the last of them shows
+        self._registrations = 0  # in a row, after answers that the broker does not know the member
 
     async def run(self) -> None:
         """Fetch until the buffer is dropped. Cancelling leaves no message half processed."""
@@ -232,6 +243,7 @@ class QueueFetcher:
         if self.is_failing:
             log.info("pull.recovered queue=%s offset=%d", self.queue, offset)
             self.is_failing = False
+        self._moves, self._registrations, self._is_route_stale = 0, 0, False
         self._broker_id = result.suggested_broker_id
         if self._was_deleted:
             # The topic was deleted and created again, so our offset is meaningless, even if the
@@ -285,6 +297,8 @@ class QueueFetcher:
 
     async def _pull(self, offset: int) -> PullResult:
         context, queue, terms = self._context, self.queue, self._context.terms
+        if self._is_route_stale:
+            await self._look_up_route()
         address = await self._address()
         # Slaves do not store offsets.
         is_committing = self._broker_id == MASTER_ID and not self.is_failing
@@ -318,7 +332,8 @@ class QueueFetcher:
             # A restarted broker does not know this member or its subscription yet.
             log.info("pull.unregistered queue=%s reason=%s", self.queue, error)
             await self._register()
-            return config.pull_error_delay_ms
+            self._registrations += 1
+            return self._delay_ms(self._registrations)
         self._broker_id = MASTER_ID
         if isinstance(error, ProtocolError | CodecMissingError):
             log.error("pull.unreadable queue=%s offset=%s reason=%s", self.queue, offset, error)
@@ -327,9 +342,24 @@ class QueueFetcher:
         self._instance.routes.on_failure(self.queue.topic, error)
         self._was_deleted |= isinstance(error, TopicNotFoundError)
         level = logging.DEBUG if self.is_failing else logging.WARNING
-        self.is_failing = True
+        self.is_failing, self._is_route_stale = True, error.refresh_route
         log.log(level, "pull.failed queue=%s offset=%s reason=%s", self.queue, offset, error)
+        if error.refresh_route or error.suspects_route:
+            self._moves += 1
+            return self._delay_ms(self._moves)
         return config.pull_error_delay_ms
+
+    def _delay_ms(self, failures: int) -> int:
+        """Return the delay after as many failures for the same reason."""
+        return min((failures + 1) * _MOVED_DELAY_MS, self._context.config.pull_error_delay_ms)
+
+    async def _look_up_route(self) -> None:
+        """Look up the route, which has a new master by now, if there is one.
+
+        If that fails, or takes long, the cached one is used.
+        """
+        with suppress(KourouError):
+            await self._instance.routes.refresh(self.queue.topic, _ROUTE_TIMEOUT_S)
 
     async def _register(self) -> None:
         try:
