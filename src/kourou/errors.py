@@ -285,6 +285,10 @@ class RequestTimeoutError(TransportError, TimeoutError):
     suspects_route = True
 
 
+class WaitEndedError(RequestTimeoutError):
+    """A command has waited in vain for servers to reach a state; no single request was late."""
+
+
 class ReplyTimeoutError(RequestTimeoutError):
     """A request message was stored, but no reply arrived in time.
 

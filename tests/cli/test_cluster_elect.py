@@ -137,4 +137,4 @@ def test_cluster_without_controllers_is_refused(
     outcome = command("cluster", "elect", "broker-a", "--dir", str(tmp_path))
 
     assert outcome.code == 2
-    assert "has no cluster with controllers" in outcome.err
+    assert "has no cluster: name the --dir of a `kourou cluster`" in outcome.err

@@ -26,6 +26,7 @@ from kourou.testing.loop import run_virtual
 from kourou.testing.process import Outcome
 from tests.broker.controlling.controlled_cluster import NAMESRV, TOPIC, ControlledCluster
 
+FIRST = "127.0.0.1:10911"
 SECOND = "127.0.0.1:10921"
 
 
@@ -144,6 +145,40 @@ def test_refused_election_restores_the_permission_of_the_master() -> None:
     run(test)
 
 
+def test_move_that_is_interrupted_while_it_drains_restores_the_permission() -> None:
+    async def test(rig: Rig) -> None:
+        other = await start_second_set(rig.cluster)
+        tasks: list[asyncio.Task[Moved]] = []
+
+        def interrupt(_: str) -> None:
+            asyncio.get_running_loop().call_soon(tasks[0].cancel)  # as Ctrl-C does
+
+        moving = Moving(rig.admin, "broker-a", "", interrupt)
+        tasks.append(asyncio.create_task(moving.run(Target(broker_id=2), wait_s=30, remove=False)))
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        config = await rig.admin.broker_config(FIRST)
+        await other.stop()
+
+        assert (config["brokerPermission"], rig.cluster.master()) == ("6", 0)
+
+    run(test)
+
+
+def test_move_after_a_killed_one_restores_the_permission() -> None:
+    async def test(rig: Rig) -> None:
+        other = await start_second_set(rig.cluster)
+        await rig.admin.update_broker_config(FIRST, {"brokerPermission": "4"})
+        await rig.move(Target(broker_id=2))
+        config = await rig.admin.broker_config(FIRST)
+        await other.stop()
+
+        assert config["brokerPermission"] == "6"
+        assert "refused sends already (brokerPermission=4)" in rig.lines[0]
+
+    run(test)
+
+
 def test_move_waits_for_a_replica_that_joins_and_removes_the_old_one_when_it_is_down() -> None:
     async def test(rig: Rig) -> None:
         third = "127.0.0.1:10931"
@@ -190,3 +225,20 @@ def test_new_master_must_be_named(command: Callable[..., Outcome]) -> None:
 
     assert outcome.code == 2
     assert "either --to HOST[:PORT] or --id N" in outcome.err
+
+
+@pytest.mark.parametrize("place", [":", ":10911", "h:x", "h:70000", "a b"])
+def test_place_that_no_broker_can_have_is_refused(
+    command: Callable[..., Outcome], place: str
+) -> None:
+    outcome = command("cluster", "move", "broker-a", "--to", place)
+
+    assert outcome.code == 2
+    assert f"address '{place}'" in outcome.err
+
+
+def test_controllers_without_a_port_are_refused(command: Callable[..., Outcome]) -> None:
+    outcome = command("cluster", "move", "broker-a", "--id", "2", "--controllers", "h:1;other")
+
+    assert outcome.code == 2
+    assert "address 'other' names no port" in outcome.err

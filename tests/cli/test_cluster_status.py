@@ -116,6 +116,19 @@ def test_elected_set_needs_a_master_and_its_minimum_in_sync(
     assert status_exit_code(servers, [one]) == code
 
 
+@pytest.mark.parametrize("controlled", [{}, {"a": elected(1, 2)}])
+def test_master_that_refuses_sends_is_a_problem_of_its_set(
+    controlled: Mapping[str, ControlledSet],
+) -> None:
+    given = [replace(MASTER, id=1, refusal="refuses sends: full"), replace(SLAVE, id=2)]
+    servers, (one,) = judge(given, controlled)
+
+    assert one.problem == "master refuses sends: full"
+    assert status_exit_code(servers, [one]) == 1
+    only_slave = [replace(given[0], refusal=""), replace(given[1], refusal="full")]
+    assert judge(only_slave, controlled)[1][0].problem == ""
+
+
 def test_replica_out_of_sync_is_a_problem_of_a_set_that_serves() -> None:
     master = replace(MASTER, minimum=1)
     servers, (one,) = judge([master, replace(SLAVE, id=0)], {"a": elected(1)})
@@ -197,6 +210,9 @@ def test_status_follows_the_processes(tmp_path: Path, command: Command) -> None:
         os.kill(cluster.pids["broker-a-1"], signal.SIGSTOP)
         without_slave = status("--dir", str(tmp_path))
         os.kill(cluster.pids["broker-a-1"], signal.SIGCONT)
+        master = found["sets"][0]["master"]
+        changed = command("broker", "set", master, "brokerPermission=4", "-n", namesrv)
+        read_only = status("-n", namesrv)
         assert cluster.stop() == 0
 
     servers = {(one["name"], one["id"]): one for one in found["servers"]}
@@ -212,4 +228,6 @@ def test_status_follows_the_processes(tmp_path: Path, command: Command) -> None:
     assert by_namesrv[0] == 0
     assert by_namesrv[1]["sets"] == found["sets"]
     assert without_slave[0] == 1
+    assert (changed.code, read_only[0]) == (0, 1)
+    assert f"`kourou broker set {master} brokerPermission=6`" in str(read_only[1]["sets"])
     assert without_slave[1]["sets"][0]["problem"] == "too few copies: sends are not acknowledged"

@@ -205,7 +205,7 @@ def test_clock_difference_is_reported(here_ms: int, state: State, reported: str)
     ("info", "state", "reported"),
     [
         ({"brokerActive": "true", "commitLogDiskRatio": "0.22"}, State.OK, "22% full"),
-        ({"brokerActive": "false"}, State.WRONG, "refuses sends"),
+        ({"kourouUnwritable": "full"}, State.WRONG, "refuses sends"),
         ({"commitLogDiskRatio": "0.95"}, State.WRONG, "95% full"),
         ({"dispatchBehindBytes": str(GIB)}, State.NOTE, "1,024 MiB"),
         ({"commitLogDiskRatio": "-1", "dispatchBehindBytes": "?"}, State.OK, "accepts sends"),

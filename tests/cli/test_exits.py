@@ -21,6 +21,7 @@ from kourou.testing.process import Outcome
         (errors.ConnectFailedError("x"), UNREACHABLE),
         (errors.ConnectionLostError("x"), UNREACHABLE),
         (errors.RequestTimeoutError("x"), UNREACHABLE),
+        (errors.WaitEndedError("x"), UNREACHABLE),
         (errors.StoreLockedError("x"), UNREACHABLE),
         (errors.NoRouteError("x"), FAILED),
         (errors.TopicNotFoundError(17, "x"), FAILED),

@@ -136,6 +136,7 @@ WHERE = {"cluster": "c", "broker": "b", "broker_id": 0, "address": "127.0.0.1:1"
 def test_runtime_information_is_parsed_as_numbers() -> None:
     reported = {
         "brokerActive": "false",
+        "kourouUnwritable": "its disk is full",
         "brokerVersionDesc": "V5_5_0",
         "putTps": "12.5 11.0 10.0",
         "getTransferredTps": "0.0 0.0 0.0",

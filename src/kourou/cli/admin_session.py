@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -13,6 +13,7 @@ from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.errors import NoRouteError
 from kourou.model.route import MASTER_ID
+from kourou.protocol.brokers import UNWRITABLE_KEY
 
 T = TypeVar("T")
 
@@ -79,6 +80,15 @@ def runtime_number(text: str | None) -> float | None:
     except (ValueError, IndexError):
         return None
     return number if 0 <= number < float("inf") else None
+
+
+def refusal_of(info: Mapping[str, str]) -> str:
+    """Return why the store of a broker with this runtime information accepts no messages.
+
+    Empty if it does, or for a Java broker, which does not tell: its `brokerActive` is another
+    state, which is false at every slave.
+    """
+    return info.get(UNWRITABLE_KEY, "")
 
 
 async def find_brokers(

@@ -19,6 +19,7 @@ from kourou.cli.admin_session import (
     BrokerTarget,
     find_brokers,
     query_brokers,
+    refusal_of,
     runtime_number,
 )
 from kourou.cli.exits import one_line
@@ -163,7 +164,7 @@ def list_brokers(
                     "address": target.address,
                     "cluster": target.cluster,
                     "version": info.get("brokerVersionDesc"),
-                    "active": None if problem else info.get("brokerActive") != "false",
+                    "active": None if problem else not refusal_of(info),
                     **{name: runtime_number(info.get(key)) for name, key in _RATE_KEYS.items()},
                     "disk_ratio": runtime_number(info.get("commitLogDiskRatio")),
                     "problem": problem or None,
@@ -183,7 +184,7 @@ def list_brokers(
                 info.get("brokerVersionDesc"),
                 *(_rate(info.get(key)) for key in _RATE_KEYS.values()),
                 _percent(info.get("commitLogDiskRatio")),
-                problem or ("refuses sends" if info.get("brokerActive") == "false" else "ok"),
+                problem or ("refuses sends" if refusal_of(info) else "ok"),
             )
             for target, (info, problem) in found.items()
         ],

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import AdminSession, runtime_number
+from kourou.cli.admin_session import AdminSession, refusal_of, runtime_number
 from kourou.cli.cluster_adopt import ADOPT_HELP, adopt
 from kourou.cli.cluster_elect import ELECT_HELP, elect, elect_unclean
 from kourou.cli.cluster_move import MOVE_HELP, Target, move
@@ -294,7 +294,6 @@ def broker_line(
     info: Mapping[str, str], *, cluster: str, broker: str, broker_id: int, address: str
 ) -> BrokerLine:
     """Return the line of a broker with this runtime information, under RocketMQ's names."""
-    active = info.get("brokerActive", "true") == "true"
     return BrokerLine(
         cluster=cluster,
         broker=broker,
@@ -307,7 +306,7 @@ def broker_line(
         out_today=_since_morning(info, "msgGetTotal"),
         oldest_store_at_ms=_positive(runtime_number(info.get("earliestMessageTimeStamp"))),
         disk_ratio=runtime_number(info.get("commitLogDiskRatio")),
-        state="ok" if active else "refuses sends",
+        state="refuses sends" if refusal_of(info) else "ok",
     )
 
 

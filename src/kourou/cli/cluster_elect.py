@@ -101,10 +101,12 @@ def elect_unclean(
     async def plan(admin: AdminClient) -> tuple[ControlledSet, LogState, Loss]:
         found = await find_set(admin, broker, controlling.controllers)
         if found.live_in_sync_ids:
-            ids = ", ".join(map(str, found.live_in_sync_ids))
+            ids = found.live_in_sync_ids
+            named = f"replica {ids[0]} of {broker} is"
+            if len(ids) > 1:
+                named = f"replicas {', '.join(map(str, ids))} of {broker} are"
             raise UsageError(
-                f"replica {ids} of {broker} is in sync and alive: elect without --unclean, which "
-                "loses nothing"
+                f"{named} in sync and alive: elect without --unclean, which loses nothing"
             )
         logs = await ask_logs(admin, found)
         chosen = choose(logs, broker_id)

@@ -23,9 +23,10 @@ from kourou.cli import output
 from kourou.cli.controlled_sets import ControlledSet, Controlling, find_set, print_master
 from kourou.cli.exits import print_stderr
 from kourou.client.administration.admin import AdminClient
-from kourou.errors import KourouError, RequestTimeoutError, UsageError
+from kourou.errors import KourouError, RequestTimeoutError, UsageError, WaitEndedError
 from kourou.model.route import MASTER_ID
 from kourou.protocol.controller.headers import ReplicaIdentity
+from kourou.remoting.network import parse_address
 
 MOVE_HELP: Final = """\
 Move the master of a set to another replica, without losing a message.
@@ -54,6 +55,7 @@ not within --wait.
 
 PERMISSION: Final = "brokerPermission"
 _READ_ONLY: Final = "4"
+_READ_WRITE: Final = "6"
 _PAUSE_S: Final = 0.1
 _DRAIN_S: Final = 5.0
 _SERVE_S: Final = 30.0
@@ -76,6 +78,15 @@ class Target:
 
     def __str__(self) -> str:
         return f"replica {self.broker_id}" if self.place is None else f"replica at {self.place}"
+
+    def check(self) -> None:
+        """Refuse a place that no broker can have.
+
+        Raises:
+            UsageError: it is neither a host nor `host:port`.
+        """
+        if self.place is not None:
+            parse_address(self.place, default_port=0)
 
     def find(self, found: ControlledSet) -> ReplicaIdentity | None:
         """Return the replica; None if it is not registered.
@@ -127,6 +138,7 @@ def move(
     """Move the master of a set, and print the result."""
     if (target.place is None) == (target.broker_id is None):
         raise UsageError("name the new master: either --to HOST[:PORT] or --id N")
+    target.check()
     tell = print_stderr if as_json else output.print_line
 
     async def act(admin: AdminClient) -> Moved:
@@ -154,6 +166,7 @@ class Moving:
         self._controllers = controllers
         self._tell = tell
         self._told = ""
+        self._permission: str | None = None  # of the master that was drained
 
     async def run(self, target: Target, *, wait_s: float, remove: bool) -> Moved:
         """Move the master; return when clients find the new one, and the old one is removed.
@@ -183,23 +196,24 @@ class Moving:
         if old is not None and old.broker_id == replica.broker_id:
             return moved
         old_address = "" if old is None else old.broker_address or ""
-        permission = await self._drain(old_address, address) if old_address else None
         try:
+            if old_address:
+                await self._drain(old_address, address)
             elected = await self._admin.elect_master(
                 found.controllers, cluster="", broker_name=self._broker, broker_id=replica.broker_id
             )
             await self._until(
                 lambda: self._serves(address), _SERVE_S, f"{address} to serve as master"
             )
-        finally:
-            if permission is not None:
-                await self._restore(old_address, permission)
+        finally:  # also of a move that Ctrl-C ends
+            if self._permission is not None:
+                await self._restore(old_address, self._permission)
         is_removed = remove and old is not None and await self._leave(found, old, wait_s)
         return replace(
             moved,
             epoch=elected.epoch,
             old=old_address or None,
-            is_drained=permission is not None,
+            is_drained=self._permission is not None,
             is_removed=is_removed,
         )
 
@@ -236,11 +250,10 @@ class Moving:
         slave = status.ha_client_runtime_info
         return status.master_commit_log_max_offset if status.master else slave.max_offset
 
-    async def _drain(self, master: str, replica: str) -> str | None:
+    async def _drain(self, master: str, replica: str) -> None:
         """Let producers send to other sets, and wait until a replica has the whole log.
 
-        Returns:
-            The permission to restore; None if there is no other set that accepts sends.
+        Nothing is done if there is no other set that accepts sends.
         """
         brokers = (await self._admin.cluster_info()).brokers
         others = [
@@ -250,9 +263,17 @@ class Moving:
         ]
         if not others:
             self._tell("no other set accepts sends: producers retry until the new master serves")
-            return None
-        permission = (await self._admin.broker_config(master)).get(PERMISSION, "6")
-        self._tell(f"{master} refuses sends now; producers send to {', '.join(sorted(others))}")
+            return
+        permission = (await self._admin.broker_config(master)).get(PERMISSION, _READ_WRITE)
+        if permission == _READ_ONLY:
+            self._tell(
+                f"{master} refused sends already ({PERMISSION}={_READ_ONLY}), as after an "
+                "interrupted move; it gets its permission back"
+            )
+            permission = _READ_WRITE
+        else:
+            self._tell(f"{master} refuses sends now; producers send to {', '.join(sorted(others))}")
+        self._permission = permission
         await self._admin.update_broker_config(master, {PERMISSION: _READ_ONLY})
 
         async def has_all() -> bool:
@@ -261,7 +282,6 @@ class Moving:
 
         with suppress(RequestTimeoutError):  # what consumers write may keep the log growing
             await self._until(has_all, _DRAIN_S, f"{replica} to have the whole log")
-        return permission
 
     async def _serves(self, address: str) -> bool:
         """Return whether a broker is master, for the controllers and for clients."""
@@ -321,7 +341,7 @@ class Moving:
             except KourouError as error:
                 failure = error
             if asyncio.get_running_loop().time() >= deadline_s:
-                raise RequestTimeoutError(f"waited {limit_s:g} s for {wanted}") from failure
+                raise WaitEndedError(f"waited {limit_s:g} s for {wanted}") from failure
             await asyncio.sleep(_PAUSE_S)
 
     def _tell_once(self, text: str) -> None:

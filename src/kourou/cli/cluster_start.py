@@ -358,7 +358,8 @@ def screen_lines(ready: Mapping[str, Any]) -> list[str]:
 def _failover_text(ready: Mapping[str, Any]) -> str:
     if not ready["controllers"]:
         return _NO_FAILOVER
-    return f"Failover within seconds; sends need {ready['in_sync_replicas']} replicas in sync."
+    needed = output.counted(ready["in_sync_replicas"], "replica")
+    return f"Failover within seconds; sends need {needed} in sync."
 
 
 def promise_text(ready: Mapping[str, Any]) -> str:

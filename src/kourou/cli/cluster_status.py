@@ -15,13 +15,14 @@ from typing import Any, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import GRACE_S, admin_config, runtime_number
+from kourou.cli.admin_session import GRACE_S, admin_config, refusal_of, runtime_number
 from kourou.cli.controlled_sets import NO_MASTER, ControlledSet, ask_sets
 from kourou.cli.exits import FAILED, OK, UNREACHABLE, one_line
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.errors import KourouError, UsageError
 from kourou.http2 import frames
+from kourou.model.topic import PERM_WRITE
 from kourou.protocol.brokers import HARuntimeInfo
 from kourou.remoting.network import parse_address
 from kourou.supervising.directory import ClusterDirectory
@@ -48,8 +49,8 @@ Examples:
   kourou cluster status --dir ./cluster
   kourou cluster status -n 10.0.0.1:9876 --json
 
-Exit codes: 0 all is well, 1 a process is down, a replica is not in sync, or a set has no master or
-fewer copies than its minimum, 2 wrong option, 3 no server answers.
+Exit codes: 0 all is well, 1 a process is down, a replica is not in sync, or a set has no master
+that accepts sends, or fewer copies than its minimum, 2 wrong option, 3 no server answers.
 """
 
 _DOWN: Final = "down"
@@ -58,6 +59,10 @@ _NOT_IN_SYNC: Final = "not in sync"
 _DEPOSED: Final = "another replica is master"
 _FAILSAFE: Final = "failsafe"
 _TOO_FEW: Final = "too few copies: sends are not acknowledged"
+_READ_ONLY: Final = (
+    "refuses sends, as after an interrupted move: `kourou broker set {address} "
+    "brokerPermission=6` lets it accept them"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +82,7 @@ class Server:
         is_connected: whether a slave receives from its master.
         controllers: the controllers that decide its role; empty without.
         failsafe: whether the members of its set confirm a master, because no controller answers.
+        refusal: why it refuses sends as master; empty if it accepts them.
     """
 
     name: str
@@ -92,12 +98,13 @@ class Server:
     is_connected: bool = False
     controllers: str = ""
     failsafe: bool = False
+    refusal: str = ""
     problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerSet:
-    """The brokers of one name; `problem` is empty if it has its minimum of copies.
+    """The brokers of one name; `problem` is empty if it accepts sends, with its minimum of copies.
 
     Attributes:
         master: address of the master; None without one.
@@ -229,8 +236,11 @@ async def _facts(admin: AdminClient, server: Server, timeout_s: float) -> Server
         serves = await answers_http2(server.address)
         return server if serves else replace(server, problem=f"{_DOWN}: it does not answer")
     status = await admin.ha_status(server.address)
+    config = await admin.broker_config(server.address)
+    info = await admin.runtime_info(server.address)
+    server = replace(server, refusal=_refusal(server.address, config, info))
     if server.minimum is None:
-        server = _with_config(server, await admin.broker_config(server.address))
+        server = _with_config(server, config)
     if server.controllers:
         role = Role.MASTER if status.master else Role.SLAVE
         epochs = (await admin.broker_epochs(server.address)).epoch_list
@@ -260,6 +270,14 @@ def _with_config(server: Server, config: Mapping[str, str]) -> Server:
         return replace(server, minimum=least, controllers=config.get("controllerAddr", ""))
     is_master = server.role == Role.MASTER.value
     return replace(server, minimum=_minimum(config)) if is_master else server
+
+
+def _refusal(address: str, config: Mapping[str, str], info: Mapping[str, str]) -> str:
+    """Return why a broker with these settings and this runtime information refuses sends."""
+    permission = runtime_number(config.get("brokerPermission"))
+    if permission is not None and not int(permission) & PERM_WRITE:
+        return _READ_ONLY.format(address=address)
+    return f"refuses sends: {reason}" if (reason := refusal_of(info)) else ""
 
 
 def _minimum(config: Mapping[str, str]) -> int:
@@ -333,6 +351,8 @@ def _judge_set(name: str, servers: Sequence[Server], master: Server | None) -> B
         problem = NO_MASTER
     elif copies < minimum:
         problem = _TOO_FEW
+    elif master.refusal:
+        problem = f"master {master.refusal}"
     address = None if master is None else master.address
     return BrokerSet(broker=name, copies=copies, minimum=minimum, master=address, problem=problem)
 
@@ -348,6 +368,9 @@ def _judge_controlled(name: str, servers: Sequence[Server], found: ControlledSet
         problem = NO_MASTER
     elif not problem and copies < minimum:
         problem = _TOO_FEW
+    elif not problem and master is not None:
+        refusals = (x.refusal for x in servers if x.address == master.broker_address)
+        problem = f"master {refusal}" if (refusal := "".join(refusals)) else ""
     return BrokerSet(
         broker=name,
         copies=copies,

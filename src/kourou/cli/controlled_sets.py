@@ -17,6 +17,7 @@ from kourou.cli.exits import one_line
 from kourou.client.administration.admin import AdminClient
 from kourou.errors import KourouError, NoRouteError, UsageError
 from kourou.protocol.controller.headers import ReplicaIdentity, ReplicasInfo
+from kourou.remoting.network import parse_address
 from kourou.supervising.directory import ClusterDirectory
 
 T = TypeVar("T")
@@ -93,12 +94,19 @@ class Controlling:
         """Return the servers that a command names.
 
         Raises:
-            UsageError: the cluster of the directory has no controllers, or there is none.
+            UsageError: the cluster of the directory has no controllers, or there is none; or an
+                address is malformed.
         """
+        for address in (controllers or "").split(";"):
+            if address.strip():
+                parse_address(address)
         if directory is None:
             return cls(namesrv=namesrv, controllers=controllers or "", timeout_s=timeout_s)
-        topology = ClusterDirectory(directory).topology()
-        if topology is None or not topology.controllers:
+        files = ClusterDirectory(directory)
+        topology = files.topology()
+        if topology is None:
+            raise UsageError(f"{files.path} has no cluster: name the --dir of a `kourou cluster`")
+        if not topology.controllers:
             raise UsageError(
                 f"{directory} has no cluster with controllers: its masters are not elected"
             )

@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import admin_config, runtime_number
+from kourou.cli.admin_session import admin_config, refusal_of, runtime_number
 from kourou.cli.doctor_machine import (
     Finding,
     Port,
@@ -340,9 +340,8 @@ def judge_clock(name: str, info: Mapping[str, str], now_ms: int) -> Finding:
 def judge_store(name: str, info: Mapping[str, str]) -> Finding:
     """Return the finding for the store information of a broker."""
     check = f"store of {name}"
-    if info.get("brokerActive") == "false":
-        remedy = "its log and its /readyz name the reason"
-        return Finding(State.WRONG, check, "refuses sends", remedy)
+    if refusal := refusal_of(info):
+        return Finding(State.WRONG, check, "refuses sends", refusal)
     ratio = runtime_number(info.get("commitLogDiskRatio")) or 0.0
     if ratio >= DISK_FULL_RATIO:
         remedy = "free some space there, or move the store to a larger disk"

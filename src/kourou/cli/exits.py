@@ -25,6 +25,7 @@ from kourou.errors import (
     StoreError,
     StoreUnusableError,
     UsageError,
+    WaitEndedError,
 )
 
 OK: Final = 0
@@ -63,7 +64,7 @@ _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (ConnectFailedError, "choose another server with --namesrv or KOUROU_NAMESRV"),
     (
         AddressInUseError,
-        "choose other ports with --port, --namesrv-port and --console-port; 0 means any free one",
+        "choose other ports by the command's options, such as --namesrv-port; 0 means any free one",
     ),
     (ListenFailedError, "choose the address and ports with --listen, --port and --namesrv-port"),
     (
@@ -71,6 +72,7 @@ _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
         "copy the store before you repair it; `kourou store check` shows all problems",
     ),
     (StoreUnusableError, "free some space, change its owner or mode, or choose another directory"),
+    (WaitEndedError, "run the same command again to continue; --wait sets the longest wait"),
     (RequestTimeoutError, "the server may be busy or down; use --timeout to wait longer"),
     (InternalError, f"set {TRACEBACK_VARIABLE}=1, run it again, and report the output"),
 )

@@ -10,7 +10,7 @@ from typing import Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import admin_config, runtime_number
+from kourou.cli.admin_session import admin_config, refusal_of, runtime_number
 from kourou.cli.exits import FAILED, UNREACHABLE, one_line
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
@@ -130,8 +130,8 @@ async def _check_broker(
     if ratio is not None and ratio > 1:
         ratio = None
     problem = ""
-    if info.get("brokerActive") == "false":
-        problem = "refuses sends: its log and its /readyz name the reason"
+    if refusal := refusal_of(info):
+        problem = f"refuses sends: {refusal}"
     elif ratio is not None and ratio >= DISK_FULL_RATIO:
         problem = f"its disk is {ratio:.0%} full"
     version = info.get("brokerVersionDesc", "")

@@ -24,6 +24,9 @@ from kourou.protocol.request_spec import PROPERTIES_CODEC, BodyCodec, RequestSpe
 
 _CHECK_POINT: Final = struct.Struct(">7q")
 
+UNWRITABLE_KEY: Final = "kourouUnwritable"
+"""Kourou's own key of the runtime information: why the store accepts no messages, if so."""
+
 
 @dataclass(slots=True)
 class GetBrokerConfigResponseHeader:

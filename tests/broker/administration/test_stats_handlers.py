@@ -110,7 +110,9 @@ def test_runtime_information_contains_the_progress_of_delay_levels() -> None:
 def test_a_broker_with_a_read_only_store_is_not_active() -> None:
     async def test(rig: SendRig) -> None:
         rig.broker.store.writer.set_read_only("a test")
-        assert (await runtime_info(rig.broker))["brokerActive"] == "false"
+        info = await runtime_info(rig.broker)
+        assert info["brokerActive"] == "false"
+        assert "a test" in info["kourouUnwritable"]
 
     run_sends(test)
 

@@ -105,7 +105,7 @@ class StatsHandlers:
         return BrokerFacts(
             boot_at_ms=self._boot_at_ms,
             now_ms=self._clock.now_ms(),
-            is_active=not store.writer.unwritable_reason,
+            unwritable_reason=store.writer.unwritable_reason,
             log_path=f"{self._disk.root}/{COMMITLOG}",
             space=space,
             log_begin=store.reader.min_position,

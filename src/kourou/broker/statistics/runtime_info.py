@@ -17,6 +17,7 @@ from typing import Final
 
 from kourou.broker.java_text import bool_text, bytes_text, double_text
 from kourou.broker.statistics.store_stats import StoreStats
+from kourou.protocol.brokers import UNWRITABLE_KEY
 
 NO_TIME: Final = -1
 """The store time of the oldest message if the log is empty."""
@@ -53,7 +54,7 @@ class BrokerFacts:
 
     Attributes:
         boot_at_ms, now_ms: the broker's start and the current time, epoch ms.
-        is_active: whether the broker accepts messages.
+        unwritable_reason: why the store accepts no messages; empty if it does.
         log_path: the directory of the commit log.
         space: bytes of its file system: in total, free, available to unprivileged users.
         log_begin, log_end: physical offsets of the begin and end of the log.
@@ -68,7 +69,7 @@ class BrokerFacts:
 
     boot_at_ms: int
     now_ms: int
-    is_active: bool
+    unwritable_reason: str
     log_path: str
     space: tuple[int, int, int]
     log_begin: int
@@ -91,7 +92,7 @@ def runtime_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
         **_CONSTANT,
         **_store_info(facts, stats),
         **_day_info(stats),
-        "brokerActive": bool_text(facts.is_active),
+        "brokerActive": bool_text(not facts.unwritable_reason),
         "brokerVersionDesc": _VERSION_TEXT,
         "commitLogDirCapacity": (
             f"Total : {bytes_text(total_bytes)}, Free : {bytes_text(free_bytes)}."
@@ -106,6 +107,7 @@ def runtime_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
         "remainHowManyDataToFlush": bytes_text(facts.unsynced_bytes),
         "sendThreadPoolQueueCapacity": str(pending_max),
         "sendThreadPoolQueueSize": str(pending),
+        **({UNWRITABLE_KEY: facts.unwritable_reason} if facts.unwritable_reason else {}),
         **facts.timer,
         **facts.pop,
         **{
