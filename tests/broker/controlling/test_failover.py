@@ -99,6 +99,27 @@ def test_replicas_elect_a_master_and_come_in_sync() -> None:
     run(3, test)
 
 
+def test_changed_options_survive_changes_of_the_role() -> None:
+    async def test(cluster: ControlledCluster) -> None:
+        async def options() -> set[str]:
+            ids = (await admin.cluster_info()).brokers["broker-a"].broker_addrs.values()
+            return {(await admin.broker_config(one))["maxMessageSize"] for one in ids}
+
+        async with AdminClient(NAMESRV, runtime=cluster.runtime) as admin:
+            for address in (await admin.cluster_info()).brokers["broker-a"].broker_addrs.values():
+                await admin.update_broker_config(address, {"maxMessageSize": "12345"})
+            for broker_id in (2, 1):
+                await admin.elect_master(
+                    CONTROLLER, cluster="", broker_name="broker-a", broker_id=broker_id
+                )
+                await cluster.until(lambda: cluster.master() == broker_id - 1)  # noqa: B023
+                await cluster.until(lambda: len(cluster.in_sync()) == 2)
+                await asyncio.sleep(2)
+                assert await options() == {"12345"}
+
+    run(2, test)
+
+
 def test_a_killed_master_is_replaced_within_seconds() -> None:
     async def test(cluster: ControlledCluster) -> None:
         acknowledged: Acknowledged = {}
