@@ -124,6 +124,8 @@ def _first_found(
     for seed, result in zip(seeds, _results(seeds, rules, "", jobs), strict=False):
         tried, stuck = tried + 1, stuck + result.is_stuck
         failures = [*result.failures, *result.overlaps]
+        if result.is_stuck and any(RULES[name].is_stuck for name in rules):
+            failures.append("the replicas did not come in sync again")
         if failures:
             found = f"seed {seed}: {failures[0].splitlines()[-1]}"
             break

@@ -468,6 +468,21 @@ async def lost_epochs(stage: Stage) -> None:
     await stage.pause(1, 3)
 
 
+async def power_cut_of_a_new_master(stage: Stage) -> None:
+    """The power of a new master is cut, which then returns before a former one does."""
+    new = await _diverge(stage)
+    if not new:
+        return
+    await stage.pause(0.2, 2.5)
+    stage.cut_power(new)
+    if stage.rng.random() < 0.5:
+        stage.kill(stage.one, stage.other)
+    stage.start(new)
+    await stage.pause(4, 7)
+    stage.start(stage.master)
+    await stage.pause(1, 3)
+
+
 def _restore_files(disk: SimDisk, files: dict[str, bytes]) -> None:
     for name, data in files.items():
         disk.truncate(name, 0)
@@ -642,6 +657,7 @@ DRILLS: Final = {
     "diverged end": Drill(diverged_end),
     "power cut after truncation": Drill(power_cut_after_truncation),
     "lost epochs": Drill(lost_epochs),
+    "power cut of a new master": Drill(power_cut_of_a_new_master),
     "older log": Drill(older_log),
     "older store": Drill(older_store),
     "damaged transfer": Drill(damaged_transfer),

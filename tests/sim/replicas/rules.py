@@ -13,7 +13,7 @@ from kourou.broker.controlled_broker import ControlledBroker
 from kourou.broker.controlling import role_decisions, switching_broker
 from kourou.broker.controlling.failsafe import Failsafe
 from kourou.broker.controlling.lease import Lease
-from kourou.broker.replication import acknowledged, slave_connection
+from kourou.broker.replication import acknowledged, controlled_replica, slave_connection
 from kourou.broker.replication.acknowledged import Acknowledged
 from kourou.broker.replication.controlled_replica import EpochLog
 from kourou.broker.replication.controlled_role import InSyncSet, MasterClaim, member_name
@@ -34,6 +34,7 @@ from kourou.store.log import received_bytes
 from kourou.store.log.log_scan import fields_of
 from kourou.store.recovery import cut
 from kourou.store.recovery.recovery import Recovery
+from kourou.store.state import epoch_file
 from kourou.store.state.ack_mark import AckMark, find_loss
 from kourou.store.writer import StoreWriter
 
@@ -49,6 +50,7 @@ class Rule:
         name: of the rule.
         changes: returns what switches it off.
         drill: the one that shows its lack.
+        is_stuck: without it replicas do not come in sync again, but nothing is lost.
         covered_by: rules that prevent the loss when only this one is off; messages are lost when
             all of them are off, too. None: messages are lost, or two masters serve at once, without
             this rule alone. Empty: the rule is no condition of what the simulation checks.
@@ -58,6 +60,7 @@ class Rule:
     changes: Callable[[], list[Change]]
     drill: str = ""
     covered_by: tuple[str, ...] | None = None
+    is_stuck: bool = False
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -326,6 +329,16 @@ def _quick_cuts() -> list[Change]:
     return [(cut, "_cut_files", cut_files)]
 
 
+def _unsynced_epochs() -> list[Change]:
+    """Let a log go on with an epoch that is not durable."""
+    original = epoch_file.replace_epochs
+
+    def replace_epochs(disk: Any, epochs: Any) -> None:
+        original(_NeverSynced(disk), epochs)
+
+    return [(controlled_replica, "replace_epochs", replace_epochs)]
+
+
 def _impatient_controllers() -> list[Change]:
     """Let a new leading controller elect at once."""
     return [(Elections, "_is_lease_over", lambda *_: True)]
@@ -486,6 +499,12 @@ RULES: Final = {
         Rule("a power cut is remembered", _no_power_cuts, "unsynced slave"),
         Rule("the log is compared with its mark", _unmarked_logs, "older log"),
         Rule("the epochs are compared with the mark", _unmarked_epochs, "lost epochs"),
+        Rule(
+            "an epoch is durable before its first record",
+            _unsynced_epochs,
+            "power cut of a new master",
+            is_stuck=True,
+        ),
         Rule("a restored store is recognised", _restored_stores, "older store"),
         Rule("diverged ends are truncated", _no_truncation, "diverged end"),
         Rule(

@@ -371,8 +371,9 @@ def simulate(seed: int, *rules: Rule, drill: str = "") -> Result:
 
 def is_lack_found(drill: str, *rules: Rule) -> bool:
     """Return whether a simulation of a drill fails while the rules are off."""
+    may_stick = any(rule.is_stuck for rule in rules)
     results = (simulate(seed, *rules, drill=drill) for seed in range(_SEEDS_MAX))
-    return any(one.failures or one.overlaps for one in results)
+    return any(one.failures or one.overlaps or (may_stick and one.is_stuck) for one in results)
 
 
 async def _watch_masters(cluster: ReplicaCluster, history: History) -> None:
