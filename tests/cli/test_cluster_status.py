@@ -125,6 +125,10 @@ def test_master_that_refuses_sends_is_a_problem_of_its_set(
 
     assert one.problem == "master refuses sends: full"
     assert status_exit_code(servers, [one]) == 1
+    if controlled:
+        lost = {"a": elected(1, 2, master=None)}
+        problem = judge(given, lost)[1][0].problem
+        assert problem.endswith("accept no sends; replica 1 refuses sends: full")
     only_slave = [replace(given[0], refusal=""), replace(given[1], refusal="full")]
     assert judge(only_slave, controlled)[1][0].problem == ""
 

@@ -365,12 +365,13 @@ def _judge_controlled(name: str, servers: Sequence[Server], found: ControlledSet
     if problem and any(one.failsafe for one in servers if one.name == name):
         problem = f"{_FAILSAFE}, the members confirm the master: {problem}"
     if not problem and master is None:
-        problem = NO_MASTER
+        refusals = [f"replica {x.id} {x.refusal}" for x in servers if x.name == name and x.refusal]
+        problem = "; ".join([NO_MASTER, *refusals])
     elif not problem and copies < minimum:
         problem = _TOO_FEW
     elif not problem and master is not None:
-        refusals = (x.refusal for x in servers if x.address == master.broker_address)
-        problem = f"master {refusal}" if (refusal := "".join(refusals)) else ""
+        refused = (x.refusal for x in servers if x.address == master.broker_address)
+        problem = f"master {refusal}" if (refusal := "".join(refused)) else ""
     return BrokerSet(
         broker=name,
         copies=copies,
