@@ -331,6 +331,17 @@ async def deposed_controller(stage: Stage) -> None:
     await _fail_over(stage)
 
 
+async def new_controller(stage: Stage) -> None:
+    """The leading controller loses etcd; the next one does not hear the master, which it served."""
+    former = stage.leading()
+    others = [name for name in CONTROLLER_NAMES if name != former]
+    stage.cut(both_ways([stage.master], others))
+    await stage.pause(0, 0.5)
+    stage.cut(both_ways([former], ["etcd"]))
+    await stage.until(lambda: bool(stage.leading(besides=former)))
+    await stage.pause(2, 4)
+
+
 async def former_master(stage: Stage) -> None:
     """A master and its controller are cut off; later the new masters restart on their side."""
     former, slaves = stage.leading(), [stage.one, stage.other]
@@ -650,6 +661,7 @@ DRILLS: Final = {
     "two joins": Drill(two_joins, min_in_sync=1),
     "join behind": Drill(join_behind, min_in_sync=1),
     "deposed controller": Drill(deposed_controller, min_in_sync=1),
+    "new controller": Drill(new_controller),
     "former master": Drill(former_master),
     "small set": Drill(small_set, min_in_sync=2),
     "unsynced slave": Drill(unsynced_slave),

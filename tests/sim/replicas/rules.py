@@ -530,6 +530,6 @@ RULES: Final = {
             "former master without controllers",
         ),
         Rule("members in doubt confirm", _confirmed_members, "join and silence"),
-        Rule("a new controller waits for leases", _impatient_controllers),
+        Rule("a new controller waits for leases", _impatient_controllers, "new controller"),
     )
 }
