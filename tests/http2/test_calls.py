@@ -101,6 +101,34 @@ def test_messages_of_a_stream_precede_its_status() -> None:
     run(test, unary(handle))
 
 
+def test_stream_is_answered_at_once_if_it_need_not_wait() -> None:
+    held: list[Call] = []
+
+    async def test(rig: GrpcRig) -> None:
+        client = await rig.connect((Setting.INITIAL_WINDOW_SIZE, 50_000))
+        client.send(*(client.peer.call(number) for number in (1, 3, 5)))
+        await asyncio.sleep(0.1)
+        outgoing = held[0].connection.outgoing
+        messages = [b"one", bytes(20_000)]  # in two frames
+        assert not held[0].reply_all([bytes(60_000)])
+        assert held[0].reply_all(messages)
+        unwritten = [outgoing.pending_bytes]
+        assert not held[0].reply_all(messages)
+        assert held[1].reply_all(messages)
+        unwritten.append(outgoing.pending_bytes)
+        assert [bool(size) for size in unwritten] == [False, True], "only the first one is written"
+        client.send(frame(frames.RST_STREAM, 0, 5, ErrorCode.CANCEL.to_bytes(4)))
+        await asyncio.sleep(0.1)
+        assert not held[2].reply_all(messages)
+        for number in (1, 3):
+            received = await client.answer(number)
+            assert received[0].fields == RESPONSE
+            assert body(received, number) == message(messages[0]) + message(messages[1])
+            assert trailers(received, number) == {"grpc-status": "0"}
+
+    run(test, unary(lambda call, _: held.append(call)))
+
+
 def test_error_without_a_message_is_one_frame() -> None:
     def handle(call: Call, _: bytes) -> None:
         call.finish(GrpcStatus.NOT_FOUND, "no such topic")

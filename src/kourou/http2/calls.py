@@ -126,6 +126,13 @@ class CallConnection(Protocol):
     def flush_soon(self) -> None:
         """Write what is queued at the end of this iteration of the event loop."""
 
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether output is written at the end of this iteration."""
+
+    def write_now(self) -> None:
+        """Write what is queued, before the flush that is due."""
+
     def count_unread(self) -> None:
         """Count output that waits; drop the connection if there is too much."""
 
@@ -227,15 +234,19 @@ class Call(Stream):
     def reply_all(self, messages: Sequence[bytes]) -> bool:
         """Send all responses of a stream, and status OK, if they need not wait for the client.
 
-        Return False, without any effect, if they do, or if the call is over.
+        Return False, without any effect, if they do, or if the call is over. The first answer of a
+        connection in an iteration of the event loop is written at once: it may have been awaited.
         """
         framed = b"".join([message_prefix(len(one)) + one for one in messages])
         outgoing = self.connection.outgoing
         if self._has_head or not self.is_active or not outgoing.takes_at_once(self, len(framed)):
             return False
         self._has_head = True
+        is_first = not self.connection.is_flush_due
         outgoing.put_reply(self, _HEAD, b"", framed, _OK)
         self._ended()
+        if is_first:
+            self.connection.write_now()
         return True
 
     def spend(self, work: int) -> None:

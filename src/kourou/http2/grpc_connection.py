@@ -100,6 +100,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         forwarded_for: client address from the load balancer's preamble; set before it begins.
         unread_bytes: see `kourou.remoting.output.Sender`.
         open_bytes: bytes of the fields of its open calls.
+        is_flush_due: see `CallConnection`.
     """
 
     def __init__(self, shared: SharedState, number: int) -> None:
@@ -122,7 +123,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self.unread_bytes = self.open_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._is_lost = self._is_dropped = False
-        self._is_flush_due = False
+        self.is_flush_due = False
         self._is_partial = False
         self._is_yielding = False
         self._linger: asyncio.TimerHandle | None = None
@@ -155,12 +156,17 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def flush_soon(self) -> None:
         """See `CallConnection`."""
-        if not self._is_flush_due:
-            self._is_flush_due = True
+        if not self.is_flush_due:
+            self.is_flush_due = True
             self._loop.call_soon(self._flush)
 
+    def write_now(self) -> None:
+        """See `CallConnection`."""
+        self._flush()
+        self.is_flush_due = True
+
     def _flush(self) -> None:
-        self._is_flush_due = False
+        self.is_flush_due = False
         outgoing, transport = self.outgoing, self._transport
         if transport is None:
             return
@@ -304,7 +310,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _receive(self, data: bytes) -> None:
         http2 = self.http2
-        self._is_flush_due = True  # this turn writes at its end
+        self.is_flush_due = True  # this turn writes at its end
         http2.receive(data, TURN_FRAMES)
         held = http2.held_bytes
         if held or self._is_partial:
@@ -417,8 +423,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def on_answered(self, call: Call) -> None:
         """See `CallConnection`."""
         self._forget(call)
-        if not self._is_flush_due:
-            self._is_flush_due = True
+        if not self.is_flush_due:
+            self.is_flush_due = True
             self._loop.call_soon(self._flush)
         if call.unsent is not None:
             self.count_unread()
