@@ -45,7 +45,10 @@ def build_master(
             f"{rules.slave_timeout_ms} ms (slaveTimeout)"
         )
         commit.confirmed_position = keeper.confirmed_position
-        commit.wait_for_copies(CopyRule(keeper.copied_position, rules.slave_timeout_ms, reason))
+        timeout_ms = rules.slave_timeout_ms
+        commit.wait_for_copies(
+            CopyRule(keeper.copied_position, timeout_ms, reason, may_be_undone=True)
+        )
         master.on_slaves_changed = commit.on_copied
         return master
     commit.on_synced = master.send

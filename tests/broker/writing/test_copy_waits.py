@@ -204,6 +204,20 @@ def test_closing_waits_a_second_for_copies_and_answers_all(flush: FlushDiskType)
 
 
 @FLUSH_MODES
+def test_closing_refuses_puts_that_the_next_master_may_lack(flush: FlushDiskType) -> None:
+    async def test(bench: Bench) -> None:
+        rule = CopyRule(lambda: bench.copied, 3000, "no slave", may_be_undone=True)
+        bench.commit.wait_for_copies(rule)
+        bench.put()
+        await asyncio.sleep(0.1)
+        bench.flusher.release()
+        await bench.commit.close()
+        assert bench.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
+
+    run(test, flush)
+
+
+@FLUSH_MODES
 def test_puts_of_the_broker_wait_for_what_is_confirmed_without_a_timeout(
     flush: FlushDiskType,
 ) -> None:

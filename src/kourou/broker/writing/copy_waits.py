@@ -30,11 +30,14 @@ class CopyRule:
         copied_position: returns the log position up to which enough slaves have the log.
         timeout_ms: how long a put waits for that from its append on.
         reason: of the answer to a put that waited in vain.
+        may_be_undone: whether the next master may lack what was not copied. A stop then refuses
+            the puts that wait, so that clients try again: it is often a change of the role.
     """
 
     copied_position: Callable[[], int]
     timeout_ms: int
     reason: str
+    may_be_undone: bool = False
 
 
 class CopyWaits:
@@ -104,12 +107,12 @@ class CopyWaits:
         self._drain_timer = self._loop.call_later(_DRAIN_S, self._drain_own)
 
     def _drain_own(self) -> None:
-        self._refuse_own()
+        self._refuse(self._own)
         self.drain()
 
-    def _refuse_own(self) -> None:
-        while self._own:
-            waiter = self._own.popleft()
+    def _refuse(self, waiters: deque[Waiter]) -> None:
+        while waiters:
+            waiter = waiters.popleft()
             self._pending.remove(waiter)
             result = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._rule.reason)
             waiter.answer(result)
@@ -122,9 +125,11 @@ class CopyWaits:
                     self._emptied.clear()
                     await self._emptied.wait()
         except TimeoutError:
+            if self._rule.may_be_undone:
+                self._refuse(self._clients)
             while self._clients:
                 self._give_up(self._clients.popleft())
-            self._refuse_own()
+            self._refuse(self._own)
         self.abandon()
 
     def abandon(self) -> None:
