@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.client.calls_pop import pop_command
+from kourou.errors import MalformedBodyError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import PERM_WRITE, TopicConfig
@@ -18,8 +19,10 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
 from kourou.protocol.frame import encode_frame, frame_of
 from kourou.proxy.cluster import ROUTE_REFRESH_S
+from kourou.proxy.pb import v2
+from kourou.proxy.pb.pool import parse
 from kourou.proxy.pb.v2 import ClientType, Code
-from kourou.proxy.plain_receives import template_of
+from kourou.proxy.plain_receives import template_of, without_attempt
 from kourou.proxy.receives import AT_END, PopTerms
 from kourou.remoting.connection import Connection
 from tests.proxy.grpc_client import ClientCall
@@ -284,3 +287,27 @@ def test_the_broker_gets_the_requests_of_the_general_path(
     )  # fmt: skip
     command.opaque = 77
     assert frame_of(template % (wait_ms, 77)) == encode_frame(command)
+
+
+@given(
+    attempt=st.one_of(st.just(""), st.uuids().map(str), st.text("a", max_size=40)),
+    expression=st.one_of(names, st.uuids().map(lambda one: f"B${one}")),  # like an attempt id
+    cut=st.integers(min_value=0, max_value=60),
+)
+def test_requests_without_their_attempt_ids_are_read_as_by_the_generated_classes(
+    attempt: str, expression: str, cut: int
+) -> None:
+    filtered = v2.FilterExpression(expression=expression)
+    asked = v2.ReceiveMessageRequest(filter_expression=filtered, attempt_id=attempt)
+    whole = asked.SerializeToString()
+    data = whole[: len(whole) - cut]
+    try:
+        rest = parse(v2.ReceiveMessageRequest, without_attempt(data))
+    except MalformedBodyError:
+        return  # for the general path
+    if rest.attempt_id:
+        return  # likewise
+    expected = parse(v2.ReceiveMessageRequest, data)
+    for one in (rest, expected):
+        one.ClearField("attempt_id")
+    assert rest == expected

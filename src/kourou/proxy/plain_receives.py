@@ -264,7 +264,7 @@ class PlainReceives:
 
     def _plan(self, data: bytes) -> ReceivePlan | None:
         """Return the plan of a request; None if it needs the general path."""
-        head = data[:-_ATTEMPT_BYTES] if data[-_ATTEMPT_BYTES:-36] == _ATTEMPT_START else data
+        head = without_attempt(data)
         plan = self._plans.get(head)
         if plan is not None and self.cluster.known_route(plan.terms.topic) is plan.route:
             return plan
@@ -296,6 +296,14 @@ class PlainReceives:
                 return None
             targets.append(_Target(name, address, template))
         return ReceivePlan(asked, terms, route, tuple(targets)) if targets else None
+
+
+def without_attempt(data: bytes) -> bytes:
+    """Return a request without its attempt id, if it ends with one.
+
+    The end of another field may look like one: then what is left is not a whole request.
+    """
+    return data[:-_ATTEMPT_BYTES] if data[-_ATTEMPT_BYTES:-36] == _ATTEMPT_START else data
 
 
 def template_of(terms: PopTerms, broker_name: str) -> bytes | None:
