@@ -21,7 +21,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kourou.controller.broker_set import BrokerSet, decode_broker_set, encode_broker_set
 from kourou.controller.etcd_gateway import Etcd, Json
@@ -136,8 +136,7 @@ class EtcdStore:
     async def _delete_leader(self, revision: str) -> None:
         """Delete the leader key that has this create revision."""
         key = self._key("leader")
-        delete = {"request_delete_range": {"key": _b64(key)}}
-        request = {"compare": [_created(key, revision)], "success": [delete]}
+        request = {"compare": [_created(key, revision)], "success": [_delete(key)]}
         await self._etcd.call("kv/txn", request)
 
     async def _begin_term(self, member: Member, revision: str) -> Term | None:
@@ -284,9 +283,7 @@ class EtcdStore:
         if not self.leads():
             raise NotLeadingError(ResponseCode.CONTROLLER_NOT_LEADER, "not the leading controller")
         key = self._key(f"sets/{name}")
-        change: dict[str, Any] = {"request_delete_range": {"key": _b64(key)}}
-        if broker_set is not None:
-            change = _put(key, encode_broker_set(broker_set))
+        change = _delete(key) if broker_set is None else _put(key, encode_broker_set(broker_set))
         modified = {"target": "MOD", "key": _b64(key), "mod_revision": str(version)}
         request = {
             "compare": [*self._still_leads(), {"result": "EQUAL", **modified}],
@@ -361,6 +358,10 @@ def _end_of(prefix: str) -> str:
 
 def _put(key: str, value: bytes, lease_id: str = "0") -> dict[str, Json]:
     return {"request_put": {"key": _b64(key), "value": _b64(value), "lease": lease_id}}
+
+
+def _delete(key: str) -> dict[str, Json]:
+    return {"request_delete_range": {"key": _b64(key)}}
 
 
 def _created(key: str, revision: str) -> Json:

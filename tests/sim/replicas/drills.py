@@ -471,12 +471,7 @@ async def lost_epochs(stage: Stage) -> None:
     stage.kill(new)
     stage.note(f"restore epochs of {new}")
     _restore_files(stage.disk(new), files[new])
-    if stage.rng.random() < 0.5:
-        stage.kill(stage.one, stage.other)
-    stage.start(new)
-    await stage.pause(4, 7)
-    stage.start(stage.master)
-    await stage.pause(1, 3)
+    await _return_before_master(stage, new)
 
 
 async def power_cut_of_a_new_master(stage: Stage) -> None:
@@ -486,6 +481,11 @@ async def power_cut_of_a_new_master(stage: Stage) -> None:
         return
     await stage.pause(0.2, 2.5)
     stage.cut_power(new)
+    await _return_before_master(stage, new)
+
+
+async def _return_before_master(stage: Stage, new: str) -> None:
+    """Start a new master that is down, and later the former one; others may be down meanwhile."""
     if stage.rng.random() < 0.5:
         stage.kill(stage.one, stage.other)
     stage.start(new)
