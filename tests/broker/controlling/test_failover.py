@@ -99,6 +99,42 @@ def test_replicas_elect_a_master_and_come_in_sync() -> None:
     run(3, test)
 
 
+@pytest.mark.parametrize("foreign_count", [3, 5, 8], ids=["shorter", "equal", "longer"])
+def test_a_slave_of_another_cluster_is_refused_and_keeps_its_log(
+    foreign_count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both clusters have the same names, ids and epochs."""
+    foreign: Acknowledged = {}
+    foreign_disks: list[SimDisk] = []
+
+    async def fill(cluster: ControlledCluster) -> None:
+        await asyncio.sleep(1)  # so that the messages have other times
+        async with cluster.producer() as producer:
+            await send(producer, foreign_count, foreign)
+        await asyncio.sleep(1)
+        foreign_disks.extend(cluster.disks)
+
+    async def test(cluster: ControlledCluster) -> None:
+        acknowledged: Acknowledged = {}
+        master = cluster.master()
+        assert master is not None
+        async with cluster.producer() as producer:
+            await send(producer, 5, acknowledged)
+            await cluster.kill(1 - master)
+            cluster.disks[1 - master] = foreign_disks[1 - master]
+            await cluster.start(1 - master)
+            await asyncio.sleep(10)
+            await send(producer, 5, acknowledged)
+
+        assert len(acknowledged) == 10
+        assert cluster.in_sync() == {master + 1}
+        assert stored(foreign_disks[1 - master]) == foreign
+        assert "hey belong to different brokers" in caplog.text
+
+    run(2, fill)
+    run(2, test)
+
+
 def test_changed_options_survive_changes_of_the_role() -> None:
     async def test(cluster: ControlledCluster) -> None:
         async def options() -> set[str]:

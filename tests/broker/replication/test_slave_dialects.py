@@ -19,6 +19,7 @@ from kourou.protocol.epoch_replication import (
 )
 
 HANDSHAKE = SlaveHandshake(3)
+COMPARED = 10
 
 
 def epochs(*entries: tuple[int, int]) -> EpochList:
@@ -33,30 +34,51 @@ class Own:
         self.newest_seen = self.epochs.last_epoch
 
 
+def log(start: int, end: int) -> bytes:
+    """Return the bytes of every log here from `start` to `end`."""
+    return bytes(at % 251 for at in range(start, end))
+
+
+def tail_before(position: int) -> bytes:
+    return log(position - COMPARED, position)
+
+
+def dialect_of(own: Own, end: int, epoch: int = 0) -> EpochSlaveDialect:
+    return EpochSlaveDialect(HANDSHAKE, own, end, tail_before, master_epoch=epoch)
+
+
 def connected(
     own: Own, end: int, *master: tuple[int, int], master_end: int = 1000, epoch: int = 0
 ) -> EpochSlaveDialect:
-    dialect = EpochSlaveDialect(HANDSHAKE, own, end, master_epoch=epoch)
+    dialect = dialect_of(own, end, epoch)
     dialect.on_frame(MasterHandshake(master_end, epochs(*master)))
     return dialect
 
 
 def transfer(position: int, size: int, epoch: tuple[int, int], confirm: int = 0) -> EpochTransfer:
-    return EpochTransfer(position, EpochEntry(*epoch), confirm, bytes(size))
+    data = log(position, position + size)
+    return EpochTransfer(position, EpochEntry(*epoch), confirm, data)
+
+
+def compared(dialect: EpochSlaveDialect, end: int, epoch: tuple[int, int]) -> None:
+    """Let the master send the bytes that the slave compares."""
+    assert dialect.truncate_to is None  # not before that
+    assert dialect.verified == end - COMPARED  # where the slave asks for the log
+    assert dialect.on_frame(transfer(end - COMPARED, COMPARED, epoch)) == (end, b"")
 
 
 def test_frames_are_those_of_the_protocol() -> None:
-    dialect = EpochSlaveDialect(HANDSHAKE, Own((1, 0)), 100, master_epoch=1)
+    dialect = dialect_of(Own((1, 0)), 100, epoch=1)
     assert dialect.greeting() == encode_slave_handshake(HANDSHAKE)
     data = encode_master_handshake(200, epochs((1, 0)))
-    data += encode_transfer_head(100, EpochEntry(1, 0), 50, 3) + b"abc"
+    data += encode_transfer_head(90, EpochEntry(1, 0), 50, 13) + tail_before(100) + b"abc"
 
     hello, received = dialect.feed(memoryview(data))
 
     assert dialect.verified == UNKNOWN
     dialect.on_frame(hello)
-    assert (dialect.verified, dialect.on_frame(received)) == (100, (100, b"abc"))
-    assert dialect.confirmed == 50
+    assert (dialect.verified, dialect.on_frame(received)) == (90, (100, b"abc"))
+    assert (dialect.verified, dialect.confirmed) == (100, 50)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +96,7 @@ def test_a_log_that_continues_in_the_masters_is_kept(
     own: list[tuple[int, int]], end: int, master: list[tuple[int, int]], master_end: int
 ) -> None:
     dialect = connected(Own(*own), end, *master, master_end=master_end)
+    compared(dialect, end, own[-1])
     assert (dialect.verified, dialect.truncate_to) == (end, None)
 
 
@@ -84,7 +107,6 @@ def test_a_log_that_continues_in_the_masters_is_kept(
         ([(1, 0), (2, 400)], 500, [(1, 0), (3, 450)], 1000, 400),
         ([(1, 0), (2, 400)], 500, [(1, 0), (3, 200)], 1000, 200),
         ([(1, 0)], 500, [(1, 0), (2, 300)], 300, 300),
-        ([(1, 0), (3, 400)], 500, [(1, 0), (3, 400)], 450, 450),
     ],
 )
 def test_an_end_that_the_master_lacks_is_truncated(
@@ -94,15 +116,58 @@ def test_an_end_that_the_master_lacks_is_truncated(
     master_end: int,
     common: int,
 ) -> None:
-    dialect = EpochSlaveDialect(HANDSHAKE, Own(*own), end, master_epoch=0)
+    dialect = connected(Own(*own), end, *master, master_end=master_end)
     with pytest.raises(ReplicationRefusedError, match=f"up to {common} only"):
-        dialect.on_frame(MasterHandshake(master_end, epochs(*master)))
-    assert (dialect.verified, dialect.truncate_to) == (UNKNOWN, common)
+        compared(dialect, common, own[0])
+    assert (dialect.verified, dialect.truncate_to) == (common, common)
+
+
+def test_a_log_that_has_no_record_in_common_is_truncated_at_once() -> None:
+    dialect = dialect_of(Own((1, 0)), 500)
+    with pytest.raises(ReplicationRefusedError, match="up to 0 only"):
+        dialect.on_frame(MasterHandshake(1000, epochs((2, 0))))
+    assert dialect.truncate_to == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "master", "common"),
+    [(500, [(1, 0)], 500), (500, [(1, 0), (2, 300)], 300)],
+    ids=["whole", "truncated"],
+)
+@pytest.mark.parametrize("byte", [0, COMPARED - 1])
+def test_a_log_of_another_cluster_with_the_same_epochs_is_neither_continued_nor_cut(
+    end: int, master: list[tuple[int, int]], common: int, byte: int
+) -> None:
+    dialect = connected(Own((1, 0)), end, *master)
+    other = bytearray(log(common - COMPARED, common + 5))
+    other[byte] ^= 1
+    frame = EpochTransfer(common - COMPARED, EpochEntry(1, 0), 1000, bytes(other))
+
+    with pytest.raises(ReplicationRefusedError, match="they belong to different brokers"):
+        dialect.on_frame(frame)
+
+    assert (dialect.truncate_to, dialect.confirmed) == (None, 0)
+
+
+def test_nothing_is_confirmed_before_the_logs_were_compared() -> None:
+    dialect = connected(Own((1, 0)), 500, (1, 0))
+    dialect.on_frame(transfer(490, 0, (1, 0), confirm=900))
+    assert dialect.confirmed == 0
+
+
+def test_a_log_that_cannot_be_read_refuses_the_master() -> None:
+    def failing(position: int) -> bytes:
+        raise OSError(5, f"cannot read before {position}")
+
+    dialect = EpochSlaveDialect(HANDSHAKE, Own((1, 0)), 500, failing, master_epoch=0)
+    with pytest.raises(ReplicationRefusedError, match="own log cannot be read before position 500"):
+        dialect.on_frame(MasterHandshake(1000, epochs((1, 0))))
 
 
 @pytest.mark.parametrize(
     ("own", "end", "master", "reason"),
     [
+        ([(1, 0)], 1500, [(1, 0)], "it has less of epoch 1 than the slave"),
         ([(1, 0)], 500, [(2, 600)], "no epoch begins at the same position"),
         ([], 500, [(1, 0)], "the slave's none and 500"),
         ([(1, 0), (5, 400)], 500, [(1, 0), (4, 400)], "epoch 5 has begun"),
@@ -111,7 +176,7 @@ def test_an_end_that_the_master_lacks_is_truncated(
 def test_a_master_of_another_log_or_an_older_epoch_is_refused(
     own: list[tuple[int, int]], end: int, master: list[tuple[int, int]], reason: str
 ) -> None:
-    dialect = EpochSlaveDialect(HANDSHAKE, Own(*own), end, master_epoch=0)
+    dialect = dialect_of(Own(*own), end)
     with pytest.raises(ReplicationRefusedError, match=reason):
         dialect.on_frame(MasterHandshake(1000, epochs(*master)))
     assert dialect.truncate_to is None
@@ -130,7 +195,7 @@ def test_each_epoch_is_new_before_its_first_byte_also_to_an_empty_slave() -> Non
     assert dialect.new_epoch(first) == (1, 0)
     own.epochs = epochs((1, 0))
     assert dialect.new_epoch(first) is None
-    assert dialect.on_frame(first) == (0, bytes(100))
+    assert dialect.on_frame(first) == (0, log(0, 100))
     assert dialect.new_epoch(transfer(100, 5, (2, 100))) == (2, 100)
     with pytest.raises(ReplicationRefusedError, match="the slave's log continues with"):
         dialect.on_frame(transfer(100, 5, (2, 100)))  # it was not noted
@@ -163,7 +228,7 @@ def test_a_heartbeat_of_a_java_master_without_a_log_tells_nothing() -> None:
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (transfer(490, 5, (1, 0)), "500 is next"),
+        (transfer(480, 5, (2, 400)), "500 is next"),
         (transfer(500, 5, (1, 0)), "EpochEntry"),
         (MasterHandshake(1000, epochs((1, 0))), "second handshake"),
     ],
@@ -172,11 +237,12 @@ def test_frames_that_do_not_continue_the_log_are_refused(
     frame: EpochTransfer | MasterHandshake, reason: str
 ) -> None:
     dialect = connected(Own((1, 0), (2, 400)), 500, (1, 0), (2, 400), (3, 500))
+    compared(dialect, 500, (2, 400))
     with pytest.raises(ReplicationRefusedError, match=reason):
         dialect.on_frame(frame)
 
 
 def test_a_transfer_before_the_handshake_is_refused() -> None:
-    dialect = EpochSlaveDialect(HANDSHAKE, Own((1, 0)), 100, master_epoch=1)
+    dialect = dialect_of(Own((1, 0)), 100, epoch=1)
     with pytest.raises(ReplicationRefusedError, match="before its handshake"):
         dialect.on_frame(transfer(100, 5, (1, 0)))

@@ -581,7 +581,12 @@ async def older_set(stage: Stage) -> None:
 
 
 async def _lose_controllers(stage: Stage, least_s: float = 3, most_s: float = 5) -> None:
-    """Let no broker reach a controller, until these take the master for dead."""
+    """Let no broker reach the only controller, until it takes the master for dead.
+
+    With others, it would resign, and the next one would wait a lease before it elects.
+    """
+    stage.kill(*(name for name in CONTROLLER_NAMES if name != stage.leading()))
+    await stage.pause(2.5, 3)  # until etcd has removed their keys
     stage.cut(both_ways([stage.master, stage.one, stage.other], CONTROLLER_NAMES))
     await stage.pause(least_s, most_s)
 

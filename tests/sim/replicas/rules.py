@@ -22,6 +22,7 @@ from kourou.broker.replication.in_sync_set import InSyncDecisions
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.replication.slave_dialects import EpochSlaveDialect
 from kourou.broker.replication.slave_progress import UNKNOWN
+from kourou.broker.replication.slave_transfer import SlaveTransfer
 from kourou.controller import replica_sets
 from kourou.controller.elections import Elections
 from kourou.controller.etcd_store import EtcdStore
@@ -117,10 +118,12 @@ def _old_masters() -> list[Change]:
         handshake: Any,
         own: Any,
         own_end: int,
+        tail_before: Any,
         *,
         master_epoch: int,
     ) -> None:
-        original(self, handshake, _Forgetful(own), own_end, master_epoch=min(master_epoch, -1))
+        own, master_epoch = _Forgetful(own), min(master_epoch, -1)
+        original(self, handshake, own, own_end, tail_before, master_epoch=master_epoch)
 
     return [(EpochSlaveDialect, "__init__", init)]
 
@@ -136,10 +139,12 @@ def _unclean_elections() -> list[Change]:
 
 
 def _deposed_controllers() -> list[Change]:
+    """Let a controller that has led answer as if it still led."""
+
     def leads(self: EtcdStore) -> bool:
         return bool(self._leader_revision)
 
-    return [(EtcdStore, "leads", leads)]
+    return [(EtcdStore, "leads", leads), (EtcdStore, "_depose", lambda _: None)]
 
 
 def _no_doubt() -> list[Change]:
@@ -395,17 +400,30 @@ def _early_reports() -> list[Change]:
     return [(received, "waits_for_sync", False), (received, "stored", stored)]
 
 
+def _epochs_alone() -> list[Change]:
+    """Let a slave compare epochs, and neither the bytes of the logs nor their ends."""
+
+    def common_end(self: EpochSlaveDialect, master: Any) -> int:
+        common = self._own.epochs.common_end(self._end, master.epochs, master.end)
+        if common is None:
+            raise ReplicationRefusedError("no epoch begins at the same position")
+        return common
+
+    return [
+        (EpochSlaveDialect, "_common_end", common_end),
+        (ReplicationSlave, "_tail_before", lambda _self, _position: b""),
+    ]
+
+
 def _no_truncation() -> list[Change]:
     """Let a slave go on with a log whose end its master lacks."""
-    original = EpochSlaveDialect._compare
 
     def compare(self: EpochSlaveDialect, master: Any) -> None:
-        try:
-            original(self, master)
-        except ReplicationRefusedError:
-            if self.truncate_to is None or self._end > master.end:
-                raise
-            self.truncate_to, self.verified = None, self._end
+        seen = max(self._master_epoch, self._own.newest_seen)
+        if master.epochs.last_epoch < seen or self._end > master.end:
+            raise ReplicationRefusedError("the rule that is off is another one")
+        self._epochs = master.epochs
+        self._transfer = SlaveTransfer(self._end, b"")
 
     return [(EpochSlaveDialect, "_compare", compare)]
 
@@ -448,6 +466,7 @@ def _confirmed_members() -> list[Change]:
     return [(ControlledBroker, "possible_members", lambda self: self.in_sync().members)]
 
 
+_ENDS_COMPARED: Final = "the ends of both logs are compared"
 RULES: Final = {
     rule.name: rule
     for rule in (
@@ -476,7 +495,9 @@ RULES: Final = {
         Rule("older sets are ignored", _older_sets, "older set"),
         Rule("decisions in doubt are repeated first", _unsettled_answers, "join in doubt"),
         Rule(
-            "only a controller with its lease answers", _deposed_controllers, "deposed controller"
+            "only a controller with its lease answers",
+            _deposed_controllers,
+            "deposed controller",
         ),
         Rule(
             "older masters are refused",
@@ -498,7 +519,18 @@ RULES: Final = {
         Rule("reports are durable", _early_reports, "unsynced slave"),
         Rule("a power cut is remembered", _no_power_cuts, "unsynced slave"),
         Rule("the log is compared with its mark", _unmarked_logs, "older log"),
-        Rule("the epochs are compared with the mark", _unmarked_epochs, "lost epochs"),
+        Rule(
+            "the epochs are compared with the mark",
+            _unmarked_epochs,
+            "lost epochs",
+            covered_by=(_ENDS_COMPARED,),
+        ),
+        Rule(
+            _ENDS_COMPARED,
+            _epochs_alone,
+            "lost epochs",
+            covered_by=("the epochs are compared with the mark",),
+        ),
         Rule(
             "an epoch is durable before its first record",
             _unsynced_epochs,
@@ -511,13 +543,13 @@ RULES: Final = {
             "a truncation is durable",
             _quick_cuts,
             "power cut after truncation",
-            covered_by=("a start makes the log durable",),
+            covered_by=("a start makes the log durable", _ENDS_COMPARED),
         ),
         Rule(
             "a start makes the log durable",
             _unsynced_starts,
             "power cut after truncation",
-            covered_by=("a truncation is durable",),
+            covered_by=("a truncation is durable", _ENDS_COMPARED),
         ),
         Rule("received records are verified", _unchecked_records, "damaged transfer"),
         Rule("a master that restarts gets a new epoch", _same_epoch, "unsynced master"),

@@ -25,7 +25,11 @@ from kourou.broker.replication.slave_dialects import (
     EpochSlaveDialect,
     SlaveDialect,
 )
-from kourou.broker.replication.slave_transfer import SlaveTransfer, compared_from
+from kourou.broker.replication.slave_transfer import (
+    COMPARED_BYTES_CONTROLLED,
+    SlaveTransfer,
+    compared_from,
+)
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.errors import ConfigError, TransportError
 from kourou.model.epochs import EpochEntry
@@ -230,11 +234,19 @@ class ReplicationSlave:
             handshake = SlaveHandshake(
                 role.broker_id, self._config.sync_from_last_file, self._config.async_learner
             )
-            return EpochSlaveDialect(handshake, epochs, end, master_epoch=role.master_epoch)
+            return EpochSlaveDialect(
+                handshake, epochs, end, self._tail_before, master_epoch=role.master_epoch
+            )
         start, tail = compared_from(end, self._segment_bytes), b""
         if start < end:
             tail = await self._offload(self._reader.written_bytes, start, end - start)
         return ClassicSlaveDialect(SlaveTransfer(end, tail))
+
+    def _tail_before(self, position: int) -> bytes:
+        """Return the bytes before a position that are compared in controller mode."""
+        start = compared_from(position, self._segment_bytes, COMPARED_BYTES_CONTROLLED)
+        start = max(start, self._reader.min_position)
+        return self._reader.written_bytes(start, position - start) if start < position else b""
 
     async def _note_epoch(self, entry: EpochEntry) -> None:
         assert self._replica is not None, "only then a master has epochs"

@@ -1,21 +1,27 @@
 """The two protocols of a slave's connections: how the transfer begins, and which bytes follow.
 
 Pure. With the classic protocol a slave compares the end of its log with the bytes of its master's.
-In controller mode it compares the epochs:
+In controller mode it first compares the epochs:
 
     epochs of both logs                     action
-    equal up to the slave's end             report that end; append what is received
-    equal up to some position below it      truncate the log there, and connect again
+    equal up to the slave's end             compare the bytes before it; report it; append
+    equal up to some position below it      compare the bytes before that; truncate the log there,
+                                            and connect again
+    the same newest one, of which the       refuse the master: it has lost messages
+    master's log has less
     nothing in common                       refuse the master
     the master's newest one is older than   refuse the master: it has been deposed
     one that the slave has seen
 
-Source: AutoSwitchHAClient.java, apache/rocketmq 5.5.0, which truncates while it runs.
+The epochs of two clusters may be the same, so they alone do not show that both logs are of one.
+
+Source: AutoSwitchHAClient.java, apache/rocketmq 5.5.0, which compares epochs only, and truncates
+while it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from kourou.broker.replication.slave_progress import UNKNOWN
@@ -133,7 +139,13 @@ class EpochSlaveDialect:
     reported: Final = UNKNOWN
 
     def __init__(
-        self, handshake: SlaveHandshake, own: OwnEpochs, own_end: int, *, master_epoch: int
+        self,
+        handshake: SlaveHandshake,
+        own: OwnEpochs,
+        own_end: int,
+        tail_before: Callable[[int], bytes],
+        *,
+        master_epoch: int,
     ) -> None:
         """Begin a connection.
 
@@ -141,17 +153,26 @@ class EpochSlaveDialect:
             handshake: introduces this slave.
             own: the epochs of the own log, without those that begin at its end.
             own_end: the end of the own log; 0 if it is empty.
+            tail_before: returns the bytes before a position of the own log that are compared; not
+                called for an empty log. Raises OSError.
             master_epoch: the epoch of the master, as the controller says.
         """
         self._handshake = handshake
         self._own = own
         self._end = own_end
+        self._tail_before = tail_before
         self._master_epoch = master_epoch
         self._decoder = MasterFrameDecoder()
         self._epochs: EpochList | None = None  # of the master, after its handshake
-        self.verified = UNKNOWN
+        self._transfer: SlaveTransfer | None = None  # after the epochs were compared
+        self._common = own_end  # up to here both logs have the same epochs
         self.confirmed = 0
         self.truncate_to: int | None = None
+
+    @property
+    def verified(self) -> int:
+        """The position up to which the logs are known to be equal; `UNKNOWN` at first."""
+        return UNKNOWN if self._transfer is None else self._transfer.compared
 
     def greeting(self) -> bytes:
         """Return the handshake."""
@@ -181,13 +202,17 @@ class EpochSlaveDialect:
             self._compare(frame)
             return self._end, b""
         assert isinstance(frame, EpochTransfer), "the decoder returns nothing else"
-        if self.verified == UNKNOWN:
+        if self._transfer is None:
             raise ReplicationRefusedError("it has sent a transfer before its handshake was used")
+        at: tuple[int, bytes | memoryview] = frame.position, b""
         if frame.data:
-            self._check(frame)
-            self._end = frame.position + len(frame.data)
-        self.confirmed = max(self.confirmed, frame.confirm)
-        return frame.position, frame.data
+            at = self._transfer.on_transfer(Transfer(frame.position, frame.data))
+            self._truncate_if_needed(self._transfer)
+            if at[1]:
+                self._check_epoch(frame)
+        if self._transfer.is_compared:
+            self.confirmed = max(self.confirmed, frame.confirm)
+        return at
 
     def _compare(self, master: MasterHandshake) -> None:
         """Find the position up to which both logs are equal."""
@@ -197,25 +222,49 @@ class EpochSlaveDialect:
                 f"it is the master of epoch {master.epochs.last_epoch}, and epoch {seen} has begun"
             )
         self._epochs = master.epochs
-        if not self._end:
-            self.verified = 0
-            return
+        if self._end:
+            self._common = self._common_end(master)
+        try:
+            tail = self._tail_before(self._common) if self._common else b""
+        except OSError as error:
+            raise ReplicationRefusedError(
+                f"the slave's own log cannot be read before position {self._common}: {error}"
+            ) from error
+        transfer = SlaveTransfer(self._common, tail)
+        self._truncate_if_needed(transfer)
+        self._transfer = transfer
+
+    def _common_end(self, master: MasterHandshake) -> int:
+        """Return the position up to which both logs have the same epochs."""
         own = self._own.epochs
         common = own.common_end(self._end, master.epochs, master.end)
+        logs = (
+            f"its log has the epochs {_text(master.epochs)} and ends at {master.end}, the "
+            f"slave's {_text(own)} and {self._end}"
+        )
         if common is None:
             raise ReplicationRefusedError(
-                f"its log has the epochs {_text(master.epochs)} and ends at {master.end}, the "
-                f"slave's {_text(own)} and {self._end}: no epoch begins at the same position in "
-                "both. They belong to different brokers, or the slave is too far behind: start it "
-                "with an empty store to copy the master's log"
+                f"{logs}: no epoch begins at the same position in both. They belong to different "
+                "brokers, or the slave is too far behind: start it with an empty store to copy the "
+                "master's log"
             )
-        if common < self._end:
-            self.truncate_to = common
+        # A master begins an epoch at each start, so it has all that it has sent in its newest one.
+        if common < self._end and own.last_epoch == master.epochs.last_epoch:
             raise ReplicationRefusedError(
-                f"the slave's log ends at {self._end}, and is equal to the master's up to {common} "
-                "only: it is truncated there"
+                f"{logs}: it has less of epoch {own.last_epoch} than the slave. They belong to "
+                "different brokers, or the master has lost messages. Start the slave with an empty "
+                "store to copy the master's log"
             )
-        self.verified = self._end
+        return common
+
+    def _truncate_if_needed(self, transfer: SlaveTransfer) -> None:
+        """Refuse the master if both logs are equal up to a position below the slave's end only."""
+        if self._common < self._end and transfer.is_compared:
+            self.truncate_to = self._common
+            raise ReplicationRefusedError(
+                f"the slave's log ends at {self._end}, and is equal to the master's up to "
+                f"{self._common} only: it is truncated there"
+            )
 
     def _entry_at(self, frame: EpochTransfer) -> EpochEntry | None:
         """Return the epoch of the master's log at the frame's position; None before the first.
@@ -229,12 +278,8 @@ class EpochSlaveDialect:
         found = self._epochs.at(frame.position)
         return None if found is None else found[0]
 
-    def _check(self, frame: EpochTransfer) -> None:
-        """Check that the bytes continue the own log, in an epoch of both."""
-        if frame.position != self._end and self._end:
-            raise ReplicationRefusedError(
-                f"it has sent its log from position {frame.position}; {self._end} is next"
-            )
+    def _check_epoch(self, frame: EpochTransfer) -> None:
+        """Check that the bytes continue the own log in the same epoch."""
         entry = self._entry_at(frame)
         own = list(self._own.epochs)[-1:]
         if [entry] != own:

@@ -22,15 +22,18 @@ from kourou.protocol.replication import Transfer
 
 COMPARED_BYTES: Final = 64 * 1024
 """Most bytes at the end of the log that are compared."""
+COMPARED_BYTES_CONTROLLED: Final = 256
+"""The same in controller mode, where a slave that is refused is no copy: enough to tell two
+clusters apart, and few enough that a start has verified most of them."""
 
 
-def compared_from(end: int, segment_bytes: int) -> int:
+def compared_from(end: int, segment_bytes: int, size: int = COMPARED_BYTES) -> int:
     """Return the position from which a log that ends at `end` is compared: in its last segment.
 
     A log that ends with a segment is not compared: the bytes that fill a segment after its last
     record may differ.
     """
-    start = max(end - end % segment_bytes, end - COMPARED_BYTES)
+    start = max(end - end % segment_bytes, end - size)
     return max(start, 1) if end else 0  # a report of 0 is that of an empty log
 
 
