@@ -15,7 +15,7 @@ from kourou.protocol.timer_progress import ReplicaProgress
 from kourou.store.timer.layouts import TimerCheck, encode_check
 from kourou.store.timer.timer_log import LOG_FILE_BYTES, TIMER_LOG
 from kourou.store.timer.wheel_files import TIMER_CHECK, read_check
-from kourou.testing.clock import EPOCH_MS
+from kourou.testing.clock import EPOCH_MS, LoopClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 from tests.broker.timer.timer_rig import send, timer_draft
@@ -98,6 +98,27 @@ def test_slots_before_the_time_of_the_master_are_done() -> None:
         check = await rig.take(6_000, 3)
         assert rig.storage.waiting == 1
         assert check.covered_at == rig.copied
+
+    run(test)
+
+
+@pytest.mark.parametrize("are_rebuilt", [False, True])
+def test_slots_follow_from_the_records_if_the_clock_is_behind_that_of_the_master(
+    *, are_rebuilt: bool
+) -> None:
+    async def test(rig: Rig) -> None:
+        if not are_rebuilt:
+            await rig.put(500)
+            await rig.take(1_000, 1)
+        await rig.put(WINDOW_MS - 10_000)  # by this clock it will wait longer than the window
+        assert isinstance(rig.broker.clock, LoopClock)
+        rig.broker.clock.step(-120_000)
+        end = 1 if are_rebuilt else 2
+        await rig.take(2_000, end)
+        await rig.take(WINDOW_MS - 20_000, end)
+        assert rig.storage.waiting == 1
+        await rig.take(WINDOW_MS, end)
+        assert rig.storage.waiting == 0
 
     run(test)
 

@@ -74,7 +74,12 @@ class TimerFollower:
         self._storage = storage
         self._is_copied = is_copied
         self._intake = TimerIntake(
-            context, counts, lambda *_, **__: None, lambda *_, **__: None, self._window_ms
+            context,
+            counts,
+            lambda *_, **__: None,
+            lambda *_, **__: None,
+            self._window_ms,
+            is_following=True,
         )
         self._offered: ReplicaProgress | None = None
         self._progress: ReplicaProgress | None = None

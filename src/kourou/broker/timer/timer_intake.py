@@ -141,6 +141,8 @@ class TimerIntake:
         on_enqueued: OnEnqueued,
         on_fed: OnFed,
         window_ms: Callable[[], int],
+        *,
+        is_following: bool = False,
     ) -> None:
         """Read messages of the store.
 
@@ -150,8 +152,11 @@ class TimerIntake:
             on_enqueued: called with each message that got a unit.
             on_fed: called with fed messages that got units.
             window_ms: see `choose_slot`.
+            is_following: a slave's: slots follow from the records alone, also if its clock is
+                behind that of the master that stored them.
         """
         self._window_ms = window_ms
+        self._is_following = is_following
         self._fed: deque[FedMessage] = deque()
         self._fed_topic = ""
         self._on_fed = on_fed
@@ -330,7 +335,7 @@ class TimerIntake:
 
     def _choose(self, out_at_ms: int, stored_at_ms: int, now_ms: int) -> SlotChoice:
         files = self.files
-        is_ahead = stored_at_ms > now_ms + CLOCK_BACK_MS
+        is_ahead = stored_at_ms > now_ms + CLOCK_BACK_MS and not self._is_following
         if is_ahead:  # the age of the record counts from now on
             stored_at_ms = now_ms
         choice = choose_slot(out_at_ms, stored_at_ms, files.read_at_ms, files.window_ms)

@@ -265,7 +265,9 @@ def rebuild_timers(
     if progress is None:  # overdue messages are in this slot
         files.note_inexact(files.read_at_ms // PRECISION_MS)
     for count, timer in enumerate(_entries_to_add(waiting, read_record, files), 1):
-        stored_at_ms = min(timer.header.store_at_ms, now_ms)
+        stored_at_ms = timer.header.store_at_ms
+        if progress is None:  # else the master's clock counts
+            stored_at_ms = min(stored_at_ms, now_ms)
         choice = choose_slot(timer.out_at_ms, stored_at_ms, files.read_at_ms, window_ms)
         files.add(choice, timer.unit(choice, now_ms))
         if count % _WRITTEN_TOGETHER == 0:
