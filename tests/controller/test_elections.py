@@ -300,16 +300,18 @@ def test_state_older_than_an_epoch_of_a_broker_is_refused() -> None:
     ("role", "told", "stored"),
     [
         ((2, 1), "epoch 2 of master 1", "1"),
+        ((2, None), "epoch 2", "1"),  # the broker has started since
         ((1, 2), "epoch 1 of master 2", "epoch 1 of master 1"),  # given out twice
     ],
 )
 def test_state_without_the_election_of_a_role_is_refused(
-    role: tuple[int, int], told: str, stored: str
+    role: tuple[int, int | None], told: str, stored: str
 ) -> None:
     async def test() -> None:
         async with Rig() as rig:
             await rig.create(PAIR)
             assert rig.beat(2, role=(1, 1)).code == 0
+            assert rig.beat(2, role=(1, None)).code == 0
             refused = rig.beat(2, role=role)
             assert refused.code == 2005
             text = f"broker 2 reports {told}, and the stored state has {stored}: "

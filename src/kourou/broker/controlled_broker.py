@@ -134,6 +134,13 @@ class ControlledBroker(ABC):
             return False
         return slave.confirmed <= self.components.context.commit.stored_position
 
+    @property
+    def role_epoch(self) -> int:
+        """The newest epoch in which the replica had a role, by its store; 0 before the first."""
+        replica = self.components.replica
+        assert replica is not None, "the broker has a controller"
+        return replica.acknowledged.role_epoch
+
     def log_state(self) -> LogState:
         """Return epoch, end and confirm offset of the log, for heartbeats.
 

@@ -203,9 +203,10 @@ class Elections:
         Its log need not have a byte of that epoch, which may have been given out again since.
         """
         epoch, master = header.kourou_role_epoch or 0, header.kourou_role_master
-        source = f"broker {header.broker_id} reports epoch {epoch} of master {master}"
+        source = f"broker {header.broker_id} reports epoch {epoch}"
+        source += "" if master is None else f" of master {master}"
         self._check_epoch(header.broker_name, source, epoch, stored)
-        if stored is not None and epoch and epoch == _epoch(stored):
+        if stored is not None and master is not None and epoch == _epoch(stored):
             other = stored.broker_set.master_broker_id
             if other != master:
                 self._refuse(header.broker_name, source, f"epoch {epoch} of master {other}")

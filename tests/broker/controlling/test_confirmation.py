@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from kourou.broker.controlling.confirmation import Confirmation
 from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
 from kourou.broker.controlling.controllers import Controllers, Identity
@@ -28,14 +30,17 @@ class Answering:
 
     def __init__(self) -> None:
         self.ends: list[int | None] = []
+        self.roles: list[tuple[int | None, int | None]] = []
 
     async def heartbeat(self, header: BrokerHeartbeatRequestHeader) -> Any:
         self.ends.append(header.max_offset)
+        self.roles.append((header.kourou_role_epoch, header.kourou_role_master))
         return BrokerHeartbeatResponseHeader(2, "h:2", 7, 1)
 
 
 class Stopped:
     fence_reason = ""
+    role_epoch = 7
 
     def fence(self, reason: str) -> None:
         self.fence_reason = reason
@@ -68,6 +73,32 @@ def test_replica_that_does_not_start_again_sends_no_heartbeats() -> None:
 
 def test_replica_whose_log_is_truncated_reports_no_older_end() -> None:
     assert run_virtual(beats(1, keeps_log=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("role_epoch", "reported"),
+    [(None, (7, None)), (6, (7, None)), (7, (7, 1)), (8, (8, 1))],
+    ids=["restarted", "role of an older state", "same role", "next role"],
+)
+def test_heartbeats_name_the_newest_epoch_of_a_role_also_before_the_last_start(
+    role_epoch: int | None, reported: tuple[int, int | None]
+) -> None:
+    async def main() -> None:
+        controllers = Answering()
+        confirmation = Confirmation(
+            ControllerModeConfig(),
+            cast("Controllers", controllers),
+            "h:2",
+            SimDisk(1),
+            sim_runtime(1, MemoryNetwork(1)).offload,
+            lambda: None,
+        )
+        role = None if role_epoch is None else ControlledRole(2, 1, role_epoch, "", IN_SYNC)
+        confirmation.begin(cast("Any", Stopped()), role)
+        await confirmation.beat(ME)
+        assert controllers.roles == [reported]
+
+    run_virtual(main())
 
 
 def test_lease_of_a_new_master_begins_with_its_last_answered_heartbeat() -> None:

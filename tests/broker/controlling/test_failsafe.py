@@ -371,6 +371,7 @@ class Set:
         self.takes_s = 0.01
         self.answers = True
         self.fence_reason = ""
+        self.role_epoch = 7
         self.is_failsafe = False
         self.on_answered: Callable[[], None] = lambda: None
 

@@ -70,6 +70,7 @@ class Confirmation:
         self._lease = Lease(config.controller_lease_ms, self._on_lease_ended)
         self._broker: ControlledBroker | None = None
         self._role: ControlledRole | None = None
+        self._role_epoch = 0  # the newest one of a role, also before the last start
         self._left: tuple[LogState, float] | None = None  # of the broker that was stopped, and when
         self._beaten_at_s = -math.inf  # when the last heartbeat left that was answered
         self._members_asked_at_s = -math.inf  # when all had to confirm the master
@@ -85,6 +86,7 @@ class Confirmation:
     def begin(self, broker: ControlledBroker, role: ControlledRole | None) -> None:
         """Take a broker that has started; None: it knows no master."""
         self._broker, self._role = broker, role
+        self._role_epoch = broker.role_epoch
         self.failsafe.begin(broker, role)
 
     def end(self, *, keeps_log: bool) -> None:
@@ -204,9 +206,14 @@ class Confirmation:
         return self._left[0]
 
     def _known_master(self) -> tuple[int | None, int | None]:
-        """Return the epoch of the role and its master, for a controller that may lack them."""
+        """Return the newest epoch of a role and its master, for a controller that may lack them.
+
+        The master is not known after a start, nor if an older state has given an older role.
+        """
         role = self._role
-        return (None, None) if role is None else (role.master_epoch, role.master_id)
+        if role is None or role.master_epoch < self._role_epoch:
+            return self._role_epoch or None, None
+        return role.master_epoch, role.master_id
 
     @property
     def _epoch(self) -> int:
