@@ -166,7 +166,7 @@ class BrokerHeartbeatRequestHeader:
     """BROKER_HEARTBEAT (904): the broker is alive; the optional fields are for a controller.
 
     Attributes:
-        kourou_role_epoch: the newest epoch in which a broker of Kourou had a role; None: it had none.
+        kourou_role_epoch: the newest epoch in which a broker of Kourou had a role; None without.
         kourou_role_master: the master of that epoch; None if the broker has started since.
     """
 
