@@ -20,6 +20,7 @@ import typer
 from kourou import __version__
 from kourou.cli import output
 from kourou.cli.exits import FAILED, INTERRUPTED, print_stderr
+from kourou.cli.interrupts import handle_stop_signals
 from kourou.cli.serve_grpc import missing_packages
 from kourou.clock import SystemClock
 from kourou.disk import require_file_calls
@@ -187,8 +188,7 @@ async def _run_until_signal(supervisor: Supervisor, files: ClusterDirectory) -> 
             print_stderr("stopped immediately; the next start recovers the stores")
             supervisor.kill()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
+    handle_stop_signals(loop, on_signal)
     unclean = await supervisor.run()
     if supervisor.refused:
         raise UsageError(f"the cluster cannot run: {supervisor.refused}")

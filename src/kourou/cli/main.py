@@ -6,7 +6,6 @@ command. It imports a command's module (and with it the client, the broker or th
 
 from __future__ import annotations
 
-import signal
 import sys
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -17,6 +16,7 @@ from typer.main import get_command
 
 from kourou import __version__, logs
 from kourou.cli.exits import FAILED, USAGE, exit_code_of, print_json_error, report
+from kourou.cli.interrupts import end_at_sigterm
 from kourou.errors import InternalError
 from kourou.logs import Level
 
@@ -166,24 +166,13 @@ for _name, _help in COMMANDS.items():
     app.command(_name, help=_help)(_loaded_when_run)
 
 
-def _interrupt(*_: object) -> None:
-    """Let SIGTERM act like Ctrl-C, so that a consumer commits what it printed.
-
-    Shells let commands in the background of a script ignore Ctrl-C, which must not let them ignore
-    SIGTERM as well.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.raise_signal(signal.SIGINT)
-
-
 def main() -> None:
     """Run the command line, and exit with its code."""
     # Text from messages must never end the program: escape characters that cannot be encoded.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_at_sigterm()
     try:
         app(prog_name="kourou")
     except Exception as error:  # noqa: BLE001  # outermost handler: a bug is reported in one line

@@ -26,6 +26,7 @@ from kourou.broker.controlling.switching_broker import SwitchingBroker
 from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker
 from kourou.cli.exits import INTERRUPTED, print_stderr
+from kourou.cli.interrupts import handle_stop_signals
 from kourou.cli.machine import machine_addresses
 from kourou.cli.monitoring import ConsolePlan, console_url, start_console
 from kourou.cli.output import counted
@@ -308,9 +309,7 @@ def stop_on_signals(stop: asyncio.Event, text: str) -> None:
             os._exit(INTERRUPTED)
         stop.set()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
+    handle_stop_signals(asyncio.get_running_loop(), on_signal)
 
 
 def stop_at_stdin_end() -> None:
