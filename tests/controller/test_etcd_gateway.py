@@ -50,7 +50,8 @@ class Scripted:
                 pass
         except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             pass
-        writer.close()
+        finally:  # also if the test ends first
+            writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()

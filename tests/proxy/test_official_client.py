@@ -148,11 +148,13 @@ def mapped_port(address: str) -> Iterator[str]:
     loop = asyncio.new_event_loop()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
+        try:
+            with suppress(OSError):
+                while data := await reader.read(65_536):
+                    writer.write(data)
+                    await writer.drain()
+        finally:
+            writer.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = address.rpartition(":")
@@ -178,6 +180,7 @@ async def finish(loop: asyncio.AbstractEventLoop) -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(0)  # in which closed transports end
 
 
 @pytest.mark.parametrize("serving", [Mode.LOCAL], indirect=True)
