@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kourou.cli.store_transfer import Interrupts
+from kourou.cli.interrupts import Interrupts
 
 
 def test_interrupt_waits_for_the_current_row() -> None:
@@ -45,3 +45,17 @@ def test_interrupt_after_the_last_row_lets_the_work_finish() -> None:
 
     assert (rows, interrupts.done) == (["a", "b"], 2)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_interrupt_that_is_blocked_in_the_background_arrives_while_rows_are_read() -> None:
+    def rows() -> Iterator[int]:
+        yield 1
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it went on")
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+            list(interrupts.between(rows()))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -16,6 +16,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.exits import TRACEBACK_VARIABLE, one_line, print_stderr
+from kourou.cli.interrupts import unblock
 from kourou.cli.options import (
     AsJson,
     Namesrv,
@@ -350,6 +351,7 @@ def _run(
         translated_errors,
     )
 
+    unblock()  # PySpark and streams handle SIGINT
     log_file = None if os.environ.get(TRACEBACK_VARIABLE) else new_log_file()
     begun_s = elapsed_s()
     name = getattr(pipeline, "__name__", "").rpartition(".")[2].replace("_", "-")
