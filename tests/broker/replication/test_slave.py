@@ -182,10 +182,10 @@ def test_copying_continues_after_an_unexpected_failure(
 ) -> None:
     failures = [RuntimeError("unexpected")] * 3
 
-    def failing(end: int, segment_bytes: int) -> int:
+    def failing(end: int, segment_bytes: int, size: int) -> int:
         if failures:
             raise failures.pop()
-        return compared_from(end, segment_bytes)
+        return compared_from(end, segment_bytes, size)
 
     async def test(cluster: Cluster) -> None:
         await send(cluster, 8)

@@ -79,4 +79,4 @@ def test_bytes_of_another_position_are_refused(position: int) -> None:
     ],
 )
 def test_the_end_of_the_last_segment_is_compared(end: int, start: int) -> None:
-    assert compared_from(end, 1 << 30) == start
+    assert compared_from(end, 1 << 30, COMPARED_BYTES) == start

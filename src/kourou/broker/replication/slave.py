@@ -26,6 +26,7 @@ from kourou.broker.replication.slave_dialects import (
     SlaveDialect,
 )
 from kourou.broker.replication.slave_transfer import (
+    COMPARED_BYTES,
     COMPARED_BYTES_CONTROLLED,
     SlaveTransfer,
     compared_from,
@@ -237,14 +238,16 @@ class ReplicationSlave:
             return EpochSlaveDialect(
                 handshake, epochs, end, self._tail_before, master_epoch=role.master_epoch
             )
-        start, tail = compared_from(end, self._segment_bytes), b""
-        if start < end:
-            tail = await self._offload(self._reader.written_bytes, start, end - start)
+        tail = await self._offload(self._tail_before, end, COMPARED_BYTES)
         return ClassicSlaveDialect(SlaveTransfer(end, tail))
 
-    def _tail_before(self, position: int) -> bytes:
-        """Return the bytes before a position that are compared in controller mode."""
-        start = compared_from(position, self._segment_bytes, COMPARED_BYTES_CONTROLLED)
+    def _tail_before(self, position: int, size: int = COMPARED_BYTES_CONTROLLED) -> bytes:
+        """Return the bytes before a position that are compared with the master's, at most `size`.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        start = compared_from(position, self._segment_bytes, size)
         start = max(start, self._reader.min_position)
         return self._reader.written_bytes(start, position - start) if start < position else b""
 

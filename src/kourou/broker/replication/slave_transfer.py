@@ -27,11 +27,11 @@ COMPARED_BYTES_CONTROLLED: Final = 256
 clusters apart, and few enough that a start has verified most of them."""
 
 
-def compared_from(end: int, segment_bytes: int, size: int = COMPARED_BYTES) -> int:
+def compared_from(end: int, segment_bytes: int, size: int) -> int:
     """Return the position from which a log that ends at `end` is compared: in its last segment.
 
-    A log that ends with a segment is not compared: the bytes that fill a segment after its last
-    record may differ.
+    At most `size` bytes are. A log that ends with a segment is not compared: the bytes that fill a
+    segment after its last record may differ.
     """
     start = max(end - end % segment_bytes, end - size)
     return max(start, 1) if end else 0  # a report of 0 is that of an empty log
