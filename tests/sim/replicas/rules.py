@@ -22,7 +22,6 @@ from kourou.broker.replication.in_sync_set import InSyncDecisions
 from kourou.broker.replication.slave import ReplicationSlave
 from kourou.broker.replication.slave_dialects import EpochSlaveDialect
 from kourou.broker.replication.slave_progress import UNKNOWN
-from kourou.broker.replication.slave_transfer import SlaveTransfer
 from kourou.controller import replica_sets
 from kourou.controller.elections import Elections
 from kourou.controller.etcd_store import EtcdStore
@@ -400,6 +399,9 @@ def _early_reports() -> list[Change]:
     return [(received, "waits_for_sync", False), (received, "stored", stored)]
 
 
+_NO_BYTES_COMPARED: Final = (ReplicationSlave, "_tail_before", lambda _self, _position: b"")
+
+
 def _epochs_alone() -> list[Change]:
     """Let a slave compare epochs, and neither the bytes of the logs nor their ends."""
 
@@ -409,23 +411,18 @@ def _epochs_alone() -> list[Change]:
             raise ReplicationRefusedError("no epoch begins at the same position")
         return common
 
-    return [
-        (EpochSlaveDialect, "_common_end", common_end),
-        (ReplicationSlave, "_tail_before", lambda _self, _position: b""),
-    ]
+    return [(EpochSlaveDialect, "_common_end", common_end), _NO_BYTES_COMPARED]
 
 
 def _no_truncation() -> list[Change]:
     """Let a slave go on with a log whose end its master lacks."""
 
-    def compare(self: EpochSlaveDialect, master: Any) -> None:
-        seen = max(self._master_epoch, self._own.newest_seen)
-        if master.epochs.last_epoch < seen or self._end > master.end:
+    def common_end(self: EpochSlaveDialect, master: Any) -> int:
+        if self._end > master.end:
             raise ReplicationRefusedError("the rule that is off is another one")
-        self._epochs = master.epochs
-        self._transfer = SlaveTransfer(self._end, b"")
+        return self._end
 
-    return [(EpochSlaveDialect, "_compare", compare)]
+    return [(EpochSlaveDialect, "_common_end", common_end), _NO_BYTES_COMPARED]
 
 
 def _broken_promises() -> list[Change]:
@@ -495,9 +492,7 @@ RULES: Final = {
         Rule("older sets are ignored", _older_sets, "older set"),
         Rule("decisions in doubt are repeated first", _unsettled_answers, "join in doubt"),
         Rule(
-            "only a controller with its lease answers",
-            _deposed_controllers,
-            "deposed controller",
+            "only a controller with its lease answers", _deposed_controllers, "deposed controller"
         ),
         Rule(
             "older masters are refused",
