@@ -49,13 +49,16 @@ class Stopped:
         return STATE
 
 
+def create(controllers: Answering) -> Confirmation:
+    disk, runtime = SimDisk(1), sim_runtime(1, MemoryNetwork(1))
+    config = ControllerModeConfig(controller_heartbeat_timeout_ms=3_000)
+    asked = cast("Controllers", controllers)
+    return Confirmation(config, asked, "h:2", disk, runtime.offload, lambda: None)
+
+
 async def beats(after_s: float, *, keeps_log: bool) -> list[int | None]:
     controllers = Answering()
-    config = ControllerModeConfig(controller_heartbeat_timeout_ms=3_000)
-    disk, runtime = SimDisk(1), sim_runtime(1, MemoryNetwork(1))
-    confirmation = Confirmation(
-        config, cast("Controllers", controllers), "h:2", disk, runtime.offload, lambda: None
-    )
+    confirmation = create(controllers)
     confirmation.begin(cast("Any", Stopped()), None)
     confirmation.end(keeps_log=keeps_log)
     await asyncio.sleep(after_s)
@@ -85,14 +88,7 @@ def test_heartbeats_name_the_newest_epoch_of_a_role_also_before_the_last_start(
 ) -> None:
     async def main() -> None:
         controllers = Answering()
-        confirmation = Confirmation(
-            ControllerModeConfig(),
-            cast("Controllers", controllers),
-            "h:2",
-            SimDisk(1),
-            sim_runtime(1, MemoryNetwork(1)).offload,
-            lambda: None,
-        )
+        confirmation = create(controllers)
         role = None if role_epoch is None else ControlledRole(2, 1, role_epoch, "", IN_SYNC)
         confirmation.begin(cast("Any", Stopped()), role)
         await confirmation.beat(ME)
@@ -104,14 +100,7 @@ def test_heartbeats_name_the_newest_epoch_of_a_role_also_before_the_last_start(
 def test_lease_of_a_new_master_begins_with_its_last_answered_heartbeat() -> None:
     async def main() -> None:
         controllers, broker = Answering(), Stopped()
-        confirmation = Confirmation(
-            ControllerModeConfig(),
-            cast("Controllers", controllers),
-            "h:2",
-            SimDisk(1),
-            sim_runtime(1, MemoryNetwork(1)).offload,
-            lambda: None,
-        )
+        confirmation = create(controllers)
         confirmation.begin(cast("Any", broker), ControlledRole(2, 1, 7, "", IN_SYNC))
         await confirmation.beat(ME)
         await asyncio.sleep(1.5)
