@@ -83,6 +83,13 @@ def test_replica_in_sync_of_which_nothing_is_known_is_named() -> None:
     )
 
 
+def test_refusal_by_the_controllers_is_shown_before_the_loss() -> None:
+    chosen = replica(2, 1, 400)
+    lines = loss_lines("a", chosen, Loss(bytes=0, known_end=400), "the state is older")
+
+    assert lines[0] == "Refused by the controllers: the state is older."
+
+
 def in_sync(*alive: int, master: int | None = 1) -> ControlledSet:
     """Return a set of the replicas 1 to 3, of which 1 and 2 are in sync."""
     replicas = [

@@ -77,7 +77,9 @@ REPLICAS = {
 }
 
 
-def elected(*in_sync: int, master: int | None = 1, dead: int = 0) -> ControlledSet:
+def elected(
+    *in_sync: int, master: int | None = 1, dead: int = 0, refusal: str | None = None
+) -> ControlledSet:
     """Return a set of the replicas 1 and 2 as controllers know it."""
     replicas = {id_: replace(one, alive=id_ != dead) for id_, one in REPLICAS.items()}
     info = ReplicasInfo(
@@ -87,6 +89,7 @@ def elected(*in_sync: int, master: int | None = 1, dead: int = 0) -> ControlledS
         9,
         tuple(one for id_, one in replicas.items() if id_ in in_sync),
         tuple(one for id_, one in replicas.items() if id_ not in in_sync),
+        refusal,
     )
     return ControlledSet(controllers="h:9", info=info)
 
@@ -97,6 +100,7 @@ def elected(*in_sync: int, master: int | None = 1, dead: int = 0) -> ControlledS
         (elected(1, 2), 2, "", 0),
         (elected(1), 1, "too few copies: sends are not acknowledged", 1),
         (elected(1, 2, master=None), 2, "no master: its queues accept no sends", 1),
+        (elected(1, 2, refusal="the state is older"), 2, "the state is older", 1),
         (elected(1, 2, dead=1), 1, "no master: its queues accept no sends", 1),
         (elected(1, 2, dead=2), 1, "too few copies: sends are not acknowledged", 1),
         (ControlledSet(controllers="h:9", problem="no controller leads"), 0, "no controller", 1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, Self
 
 import pytest
@@ -14,7 +15,7 @@ from kourou.controller.config import ControllerConfig, LiveConfig
 from kourou.controller.elections import Elections
 from kourou.controller.file_store import FileStore
 from kourou.controller.replica_sets import Alive, Decision
-from kourou.controller.state_store import Member
+from kourou.controller.state_store import Member, Stored, Term
 from kourou.disk import Disk
 from kourou.errors import NotLeadingError, WriteInDoubtError
 from kourou.protocol.controller.headers import (
@@ -69,6 +70,10 @@ class Rig:
             await asyncio.sleep(SCAN_MS / 1000)
             await self.elections.scan()
 
+    def begin(self, current: BrokerSet) -> None:
+        """Begin a term with another state, as after a restore of etcd."""
+        self.elections._begin(Term({NAME: Stored(current, 1)}, LEASE_MS))
+
     async def create(self, current: BrokerSet) -> None:
         """Store a set as if its elections had happened."""
         await self.elections.decide(
@@ -91,8 +96,10 @@ class Rig:
     def beat(self, broker_id: int = 1, *, oneway: bool = False, **header: Any) -> Decision:
         return self.elections.heartbeat(heartbeat_header(broker_id, **header), is_oneway=oneway)
 
-    async def ask(self, broker_id: int, *, designate: bool = False) -> Decision:
-        asked = ElectMasterRequestHeader(CLUSTER, NAME, broker_id, designate)
+    async def ask(
+        self, broker_id: int, *, designate: bool = False, unclean: bool | None = None
+    ) -> Decision:
+        asked = ElectMasterRequestHeader(CLUSTER, NAME, broker_id, designate, unclean=unclean)
         return await self.elections.elect(asked)
 
     async def alter(self, proposed: tuple[int, ...], *, epoch: int, in_sync_epoch: int) -> Decision:
@@ -335,6 +342,118 @@ def test_state_older_than_the_set_of_a_master_is_refused() -> None:
             rig.beat(2)
             await asyncio.sleep(LEASE_MS / 1000)
             assert rig.announced == []
+
+    run(test())
+
+
+def test_refusal_is_stored_for_the_next_leading_controller() -> None:
+    async def test() -> None:
+        disk = SimDisk()
+        async with Rig(disk) as rig:
+            await rig.create(PAIR)
+            rig.beat(2)
+            reason = rig.beat(1, epoch=7).remark
+            await asyncio.sleep(SCAN_MS / 1000)
+        async with Rig(disk) as rig:
+            assert rig.elections.refusals == [reason]
+            assert rig.beat(2).remark == reason
+            await asyncio.sleep(2 * LEASE_MS / 1000)
+            assert (await rig.ask(2)).remark == reason
+            assert rig.announced == []
+            (info,) = (await rig.elections.replicas_info([NAME])).values()
+            assert info.refusal == reason
+
+    run(test())
+
+
+def test_refusal_that_could_not_be_stored_is_stored_by_a_later_scan() -> None:
+    async def test() -> None:
+        disk = SimDisk()
+        async with Rig(disk) as rig:
+            await rig.create(PAIR)
+            disk.fail_after(0, OSError("failed"))
+            assert rig.beat(1, epoch=7).code == 2005
+            await asyncio.sleep(SCAN_MS * 3 / 1000)
+        async with Rig(disk) as rig:
+            assert len(rig.elections.refusals) == 1
+
+    run(test())
+
+
+def test_master_is_elected_in_a_refused_set_only_on_request_and_in_a_new_epoch() -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.create(PAIR)
+            rig.beat(2)
+            rig.beat(1, epoch=7)
+            assert (await rig.ask(2, designate=True)).code == 2005
+            assert (await rig.ask(2, unclean=True)).code == 2005
+            assert (await rig.ask(2, designate=True, unclean=True)).code == 0
+            state = await rig.state()
+            assert (state.master_broker_id, state.master_epoch, state.unclean_epoch) == (2, 8, 8)
+            assert (state.sync_state_set, state.refusal) == ((2,), None)
+            assert rig.elections.refusals == []
+            assert rig.beat(1, epoch=7).code == 0
+            assert rig.announced == [(2, 8, [1, 2])]
+
+    run(test())
+
+
+def test_controller_refuses_a_state_older_than_the_one_it_had() -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.create(replace(PAIR, master_epoch=3, sync_state_set_epoch=5))
+            older = [
+                replace(PAIR, master_epoch=2, sync_state_set_epoch=5),
+                replace(PAIR, master_epoch=3, sync_state_set_epoch=4),
+                replace(PAIR, master_epoch=3, sync_state_set_epoch=5, master_broker_id=2),
+            ]
+            for state in older:
+                rig.begin(replace(PAIR, master_epoch=3, sync_state_set_epoch=5))
+                assert rig.elections.refusals == []
+                rig.begin(state)
+                (reason,) = rig.elections.refusals
+                assert "this controller knew epoch 3" in reason
+
+    run(test())
+
+
+def test_refusal_ends_with_a_state_that_has_what_is_known() -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.create(PAIR)
+            assert rig.beat(1, epoch=7).code == 2005
+            rig.begin(replace(PAIR, master_epoch=6))
+            assert rig.beat(1).code == 2005
+            rig.begin(replace(PAIR, master_epoch=7))
+            assert rig.elections.refusals == []
+            assert rig.beat(1, epoch=7).code == 0
+
+    run(test())
+
+
+def test_set_that_was_removed_and_made_again_is_not_an_older_one() -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.create(replace(PAIR, master_epoch=7))
+            again = broker_set(1)
+            rig.begin(
+                replace(again, replicas=(replace(again.replicas[0], register_check_code=""),))
+            )
+            assert rig.elections.refusals == []
+
+    run(test())
+
+
+def test_broker_of_another_cluster_refuses_no_set() -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.create(PAIR)
+            foreign = rig.beat(1, epoch=7, cluster="D")
+            assert (foreign.code, foreign.remark) == (
+                2005, "broker set a belongs to cluster C, not D",
+            )  # fmt: skip
+            assert rig.beat(1).code == 0
 
     run(test())
 

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from kourou.controller.broker_set import BrokerSet, decode_broker_set, encode_broker_set
+from kourou.controller.broker_set import (
+    BrokerSet,
+    Refusal,
+    decode_broker_set,
+    encode_broker_set,
+)
 from kourou.controller.heartbeats import Heartbeat, elect
 from kourou.controller.replica_sets import (
     BY_CONTROLLER,
@@ -362,6 +367,21 @@ def test_replicas_are_listed_in_and_out_of_sync() -> None:
     (two,) = info.not_in_sync_replicas
     assert (two.epoch, two.max_offset, two.silent_ms) == (1, 7, 30)
     assert (info.master_address, info.master_epoch, info.sync_state_set_epoch) == ("h:1", 1, 1)
+
+
+def test_forced_election_waits_for_the_lease_and_continues_the_known_epochs() -> None:
+    refused = replace(broker_set(1, 2, epoch=3), refusal=Refusal("older", 7, 9))
+    asked = ElectMasterRequestHeader(CLUSTER, NAME, 2, True, unclean=True)
+
+    def decide(*, is_lease_over: bool) -> Decision:
+        return elect_master(
+            refused, asked, {2: beat()}, is_lease_over=is_lease_over, has_heard_all=True
+        )
+
+    assert decide(is_lease_over=False).code == 2012
+    stored = after(decide(is_lease_over=True))
+    assert (stored.master_broker_id, stored.master_epoch, stored.sync_state_set_epoch) == (2, 8, 10)
+    assert decode_broker_set(encode_broker_set(refused)) == refused
 
 
 def test_living_replicas_are_removed_only_on_request() -> None:

@@ -32,6 +32,8 @@ in sync is alive and none will return: ACKNOWLEDGED MESSAGES ARE LOST. The
 command first shows how many bytes of the log, as far as that is known, and
 asks. Replicas with a longer log are truncated when they return. Stop the
 old master before: with failsafe it would serve on beside the new one.
+A set that the controllers refuse, because their state is older than what
+its replicas know, goes on likewise: with the replica that is elected.
 
 \b
 Examples:
@@ -83,7 +85,8 @@ def elect(broker: str, broker_id: int | None, controlling: Controlling, *, as_js
     async def change(admin: AdminClient) -> dict[str, object]:
         found = await find_set(admin, broker, controlling.controllers)
         chosen = best_in_sync(found, broker, broker_id)
-        if found.info is not None and found.info.master_broker_id == chosen and found.master:
+        is_master = found.info is not None and found.info.master_broker_id == chosen
+        if found.info is not None and is_master and found.master and not found.refusal:
             return _row(broker, chosen, found.master.broker_address, found.info.master_epoch)
         elected = await admin.elect_master(
             found.controllers, cluster="", broker_name=broker, broker_id=chosen
@@ -100,7 +103,7 @@ def elect_unclean(
 
     async def plan(admin: AdminClient) -> tuple[ControlledSet, LogState, Loss]:
         found = await find_set(admin, broker, controlling.controllers)
-        if found.live_in_sync_ids:
+        if found.live_in_sync_ids and not found.refusal:
             ids = found.live_in_sync_ids
             named = f"replica {ids[0]} of {broker} is"
             if len(ids) > 1:
@@ -110,10 +113,13 @@ def elect_unclean(
             )
         logs = await ask_logs(admin, found)
         chosen = choose(logs, broker_id)
-        return found, chosen, expect_loss(chosen, logs, found.in_sync_ids)
+        # Where the state is refused, any replica may have been in sync.
+        all_ids = [one.broker_id for one in found.replicas if one.broker_id is not None]
+        in_sync = all_ids if found.refusal else found.in_sync_ids
+        return found, chosen, expect_loss(chosen, logs, in_sync)
 
     found, chosen, loss = controlling.run(plan)
-    for line in loss_lines(broker, chosen, loss):
+    for line in loss_lines(broker, chosen, loss, found.refusal):
         print_stderr(line) if as_json else output.print_line(line)
     confirm(
         f"Elect replica {chosen.broker_id} of {broker}? Continue",
@@ -209,10 +215,12 @@ def expect_loss(chosen: LogState, logs: Sequence[LogState], in_sync: Sequence[in
     return Loss(bytes=lost, known_end=best.end, unknown=tuple(sorted(unknown)))
 
 
-def loss_lines(broker: str, chosen: LogState, loss: Loss) -> list[str]:
+def loss_lines(broker: str, chosen: LogState, loss: Loss, refusal: str = "") -> list[str]:
     """Return what an unclean election means, for people."""
     lines = [
-        f"No replica in sync of {broker} is alive.",
+        f"Refused by the controllers: {refusal}."
+        if refusal
+        else f"No replica in sync of {broker} is alive.",
         f"Replica {chosen.broker_id} ({chosen.address}) has the log up to {chosen.end:,}, of epoch "
         + str(chosen.epoch),
     ]

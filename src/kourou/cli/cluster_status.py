@@ -361,8 +361,8 @@ def _judge_controlled(name: str, servers: Sequence[Server], found: ControlledSet
     """Return a set whose master controllers elect."""
     minimum = max((one.minimum or 1 for one in servers if one.name == name), default=1)
     copies, master = len(found.live_in_sync_ids), found.master
-    problem = found.problem
-    if problem and any(one.failsafe for one in servers if one.name == name):
+    problem = found.problem or found.refusal
+    if found.problem and any(one.failsafe for one in servers if one.name == name):
         problem = f"{_FAILSAFE}, the members confirm the master: {problem}"
     if not problem and master is None:
         refusals = [f"replica {x.id} {x.refusal}" for x in servers if x.name == name and x.refusal]

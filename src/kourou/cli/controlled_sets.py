@@ -48,6 +48,11 @@ class ControlledSet:
         return (*self.info.in_sync_replicas, *self.info.not_in_sync_replicas)
 
     @property
+    def refusal(self) -> str:
+        """Why the controllers decide nothing about the set; empty if they do."""
+        return "" if self.info is None else self.info.refusal or ""
+
+    @property
     def in_sync_ids(self) -> list[int]:
         """The ids of the in-sync set."""
         replicas = () if self.info is None else self.info.in_sync_replicas

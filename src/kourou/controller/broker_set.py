@@ -29,6 +29,20 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing is decided about a set: decisions are known that its state lacks.
+
+    Attributes:
+        reason: what is known, and the remedy.
+        master_epoch, sync_state_set_epoch: the newest epochs that are known.
+    """
+
+    reason: str
+    master_epoch: int
+    sync_state_set_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSet:
     """One broker set.
 
@@ -39,6 +53,7 @@ class BrokerSet:
         sync_state_set: ids of the replicas in sync, ascending. Only they can be elected.
         sync_state_set_epoch: number of changes of `sync_state_set`.
         unclean_epoch: the last epoch whose master was elected without being in sync; 0 if none was.
+        refusal: None unless the set is refused.
     """
 
     cluster_name: str
@@ -50,11 +65,26 @@ class BrokerSet:
     sync_state_set: tuple[int, ...] = ()
     sync_state_set_epoch: int = 0
     unclean_epoch: int = 0
+    refusal: Refusal | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:
         """The ids of all replicas."""
         return tuple(replica.broker_id for replica in self.replicas)
+
+    @property
+    def applications(self) -> set[tuple[int, str]]:
+        """The applications of the replicas for their ids, which distinguish sets of one name."""
+        return {(replica.broker_id, replica.register_check_code) for replica in self.replicas}
+
+    @property
+    def known_epochs(self) -> tuple[int, int]:
+        """The newest epochs that are known: of the master, and of the set in sync."""
+        epochs = self.master_epoch, self.sync_state_set_epoch
+        if self.refusal is None:
+            return epochs
+        refusal = self.refusal.master_epoch, self.refusal.sync_state_set_epoch
+        return max(epochs[0], refusal[0]), max(epochs[1], refusal[1])
 
     @property
     def master_address(self) -> str | None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kourou.controller import replica_sets
 from kourou.controller.broker_set import BrokerSet
 from kourou.controller.config import LiveConfig
 from kourou.controller.heartbeats import Heartbeats
+from kourou.controller.refusals import Known, Refusals
 from kourou.controller.replica_sets import Alive, Decision, Write
 from kourou.controller.state_store import Member, StateStore, Stored, Term
 from kourou.errors import (
@@ -78,7 +80,7 @@ class Elections:
         self._sets: dict[str, Stored] = {}
         self._pending: dict[str, _Pending] = {}
         self._electing: set[str] = set()
-        self._refused: dict[str, str] = {}
+        self._refusals = Refusals(lambda: config.current.broker_sets_max)
         self._removed: set[str] = set()
         self._heartbeats = Heartbeats(config.current.heartbeat_timeout_ms)
         self._lock = asyncio.Lock()
@@ -103,8 +105,10 @@ class Elections:
 
     @property
     def refusals(self) -> list[str]:
-        """Why broker sets are refused."""
-        return sorted(self._refused.values())
+        """Why broker sets are refused, as far as this controller knows."""
+        sets = {name: stored.broker_set.refusal for name, stored in self._sets.items()}
+        known = {name: refusal.reason for name, refusal in sets.items() if refusal is not None}
+        return sorted({**known, **self._refusals.unstored}.values())
 
     async def run(self, member: Member) -> None:
         """Lead whenever this controller can; return if its state is not usable."""
@@ -127,11 +131,11 @@ class Elections:
             log.warning("controller.deposed member=%s", member.member_id)
 
     def _begin(self, term: Term) -> None:
-        for name, stored in term.sets.items():
-            known = self._sets.get(name)
-            if known is not None:
-                epoch = known.broker_set.master_epoch
-                self._check_epoch(name, f"this controller knew epoch {epoch}", epoch, stored)
+        sets = {name: stored.broker_set for name, stored in term.sets.items()}
+        self._refusals.begin(sets)
+        for name, current in sets.items():
+            if (known := self._sets.get(name)) is not None:
+                self._check_known(known.broker_set, current)
         self._sets = dict(term.sets)
         self._pending.clear()
         self._electing.clear()
@@ -142,6 +146,19 @@ class Elections:
         self._scanned_at_ms = now_ms
         self._most_alive = 0
         self._is_term = True
+
+    def _check_known(self, known: BrokerSet, current: BrokerSet | None) -> None:
+        """Refuse a set if its state lacks what this controller has read or written before."""
+        name, epoch, set_epoch = known.broker_name, known.master_epoch, known.sync_state_set_epoch
+        if current is not None and not known.applications & current.applications:
+            return  # it was removed, and made again
+        source = f"this controller knew epoch {epoch}"
+        if current is None or current.master_epoch != epoch:
+            self._refusals.check(name, Known(source, epoch), current)
+            return
+        source += f" with the set in sync {set_epoch}"
+        one = Known(source, epoch, known.master_broker_id, set_epoch)
+        self._refusals.check(name, one, current)
 
     # Heartbeats
 
@@ -157,17 +174,18 @@ class Elections:
         if broker_id is None or not name:
             return Decision(invalid, "Heart beat with empty brokerId")
         stored = self._sets.get(name)
-        epoch = header.epoch or 0
-        self._check_epoch(name, f"broker {broker_id} reports epoch {epoch}", epoch, stored)
-        self._check_role(header, stored)
-        if name in self._refused:
-            return Decision(invalid, self._refused[name])
-        if stored is None or stored.broker_set.replica(broker_id) is None:
+        current = None if stored is None else stored.broker_set
+        if current is not None and (wrong := _wrong_cluster(current, header.cluster_name)):
+            return Decision(invalid, wrong)
+        if current is not None or name not in self._removed:  # otherwise its brokers still run
+            for known in _known_by(header):
+                self._refusals.check(name, known, current)
+        refusal = self._refusals.reason(name, current)
+        if current is None or current.replica(broker_id) is None:
+            if refusal is not None:
+                return Decision(invalid, refusal)
             text = f"broker {broker_id} of {name} is not registered at this controller"
             return Decision(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, text)
-        broker_set = stored.broker_set
-        if wrong := _wrong_cluster(broker_set, header.cluster_name):
-            return Decision(invalid, wrong)
         timeout_ms = header.heartbeat_timeout_mills
         if not is_oneway and (timeout_ms is None or timeout_ms > self._lease_ms):
             # A later leading controller could elect another master too early.
@@ -177,56 +195,29 @@ class Elections:
             )
             return Decision(invalid, text)
         self._heartbeats.receive(broker_id, header, self._now_ms())
+        if refusal is not None:
+            return Decision(invalid, refusal)
         if name in self._electing:
             text = f"a master of {name} is being elected"
             return Decision(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, text)
         answer = BrokerHeartbeatResponseHeader(
-            broker_set.master_broker_id,
-            broker_set.master_address,
-            broker_set.master_epoch,
-            broker_set.sync_state_set_epoch,
+            current.master_broker_id,
+            current.master_address,
+            current.master_epoch,
+            current.sync_state_set_epoch,
         )
         return Decision(remark="Heart beat success", header=answer)
-
-    def _check_epoch(self, name: str, source: str, epoch: int, stored: Stored | None) -> None:
-        """Refuse a set of which an election is known that the state does not contain."""
-        stored_epoch = _epoch(stored)
-        if epoch <= stored_epoch or name in self._refused:
-            return
-        if stored is None and name in self._removed:  # its brokers still run
-            return
-        self._refuse(name, source, stored_epoch)
-
-    def _check_role(self, header: BrokerHeartbeatRequestHeader, stored: Stored | None) -> None:
-        """Refuse a set of which a broker knows an election that the state lacks.
-
-        Its log need not have a byte of that epoch, which may have been given out again since.
-        """
-        epoch, master = header.kourou_role_epoch or 0, header.kourou_role_master
-        source = f"broker {header.broker_id} reports epoch {epoch}"
-        source += "" if master is None else f" of master {master}"
-        self._check_epoch(header.broker_name, source, epoch, stored)
-        if stored is not None and master is not None and epoch == _epoch(stored):
-            other = stored.broker_set.master_broker_id
-            if other != master:
-                self._refuse(header.broker_name, source, f"epoch {epoch} of master {other}")
-
-    def _refuse(self, name: str, source: str, stored: int | str) -> None:
-        """Decide nothing about a set any more, whose stored state lacks a decision."""
-        if name in self._refused or len(self._refused) >= self._config.current.broker_sets_max:
-            return
-        reason = (
-            f"broker set {name}: {source}, and the stored state has {stored}: the state was "
-            "emptied, restored from a backup, or is another cluster's. Restore the newest state, "
-            "or use the right directory or prefix, and restart the controllers"
-        )
-        self._refused[name] = reason
-        log.error("broker_set.refused reason=%s", reason)
 
     # Decisions
 
     async def decide(
-        self, name: str, cluster: str | None, decide: Decide, *, set_epoch: int = 0
+        self,
+        name: str,
+        cluster: str | None,
+        decide: Decide,
+        *,
+        set_epoch: int = 0,
+        is_forced: bool = False,
     ) -> Decision:
         """Decide a request about a broker set, and store the result.
 
@@ -235,6 +226,7 @@ class Elections:
             cluster: the cluster that the request names; None or empty: none.
             decide: the decision.
             set_epoch: the epoch of the set in sync that the master has.
+            is_forced: also if the set is refused; not if the state does not contain it.
 
         Raises:
             NotLeadingError: this controller does not lead; nothing was decided.
@@ -242,14 +234,16 @@ class Elections:
         """
         async with self._lock:
             stored = await self._settle(name)
-            known = 0 if stored is None else stored.broker_set.sync_state_set_epoch
-            if set_epoch > known:
-                self._refuse(name, f"its master has the set in sync {set_epoch}", known)
-            if name in self._refused:
-                return Decision(ResponseCode.CONTROLLER_INVALID_REQUEST, self._refused[name])
+            if set_epoch:
+                known = Known(f"its master has the set in sync {set_epoch}", set_epoch=set_epoch)
+                self._refusals.check(name, known, None if stored is None else stored.broker_set)
+            stored = await self._store_refusal(name, stored)
             current = None if stored is None else stored.broker_set
             if current is not None and (wrong := _wrong_cluster(current, cluster)):
                 return Decision(ResponseCode.CONTROLLER_INVALID_REQUEST, wrong)
+            refusal = self._refusals.reason(name, current)
+            if refusal is not None and not (is_forced and current is not None):
+                return Decision(ResponseCode.CONTROLLER_INVALID_REQUEST, refusal)
             alive = self._heartbeats.alive(name, self._now_ms())
             decision = decide(current, alive)
             if decision.write is None:
@@ -272,7 +266,8 @@ class Elections:
                 has_heard_all=current is None or self._has_heard_all(current),
             )
 
-        decision = await self.decide(name, asked.cluster_name, decide)
+        is_forced = bool(asked.unclean and asked.designate_elect)
+        decision = await self.decide(name, asked.cluster_name, decide, is_forced=is_forced)
         after = None if decision.write is None else decision.write.broker_set
         if after is not None and after.unclean_epoch == after.master_epoch:
             assert after.master_broker_id is not None, "it has just been elected"
@@ -293,11 +288,17 @@ class Elections:
                 if stored is not None:
                     now_ms, last = self._now_ms(), self._heartbeats.all_last(name)
                     alive = self._heartbeats.alive(name, now_ms)
-                    found[name] = replica_sets.replicas_info(stored.broker_set, alive, last, now_ms)
+                    refusal = self._refusals.reason(name, stored.broker_set)
+                    found[name] = replica_sets.replicas_info(
+                        stored.broker_set, alive, last, now_ms, refusal=refusal
+                    )
             return found
 
     async def scan(self) -> None:
-        """Elect a master for each set whose master is dead and that has a replica alive."""
+        """Elect a master for each set whose master is dead and that has a replica alive.
+
+        Writes whose result is unknown are repeated, and refusals stored.
+        """
         if not self.leads:
             return  # if it leads again in this term, the time between does not count
         now_ms, scanned_at_ms = self._now_ms(), self._scanned_at_ms
@@ -309,7 +310,8 @@ class Elections:
         if await self._resigns():
             return
         leaderless = [] if self._config.current.elections_paused else self._leaderless(now_ms)
-        for name in [*self._pending, *leaderless]:
+        refused = [name for name in self._refusals.unstored if name in self._sets]
+        for name in [*self._pending, *refused, *leaderless]:
             asked = ElectMasterRequestHeader("", name, replica_sets.BY_CONTROLLER)
             try:
                 await self.elect(asked)
@@ -337,7 +339,9 @@ class Elections:
         for name, stored in self._sets.items():
             alive = self._heartbeats.alive(name, now_ms)
             master = stored.broker_set.master_broker_id
-            if master is None or master in alive or name in self._refused or not alive:
+            if master is None or master in alive or not alive:
+                continue
+            if self._refusals.reason(name, stored.broker_set) is not None:
                 continue
             if self._is_lease_over(stored.broker_set):
                 names.append(name)
@@ -372,6 +376,19 @@ class Elections:
             self._check_leads()
         return self._sets.get(name)
 
+    async def _store_refusal(self, name: str, stored: Stored | None) -> Stored | None:
+        """Store a refusal that is not stored yet; return the set as it is stored then.
+
+        Raises:
+            NotLeadingError, WriteInDoubtError, RemoteSystemError: as `_write`.
+        """
+        if stored is None or (refusal := self._refusals.to_store(name, stored.broker_set)) is None:
+            return stored
+        if refusal != stored.broker_set.refusal:
+            await self._write(name, Write(replace(stored.broker_set, refusal=refusal)), stored)
+        self._refusals.on_stored(name)
+        return self._sets.get(name)
+
     async def _write(self, name: str, write: Write, stored: Stored | None) -> None:
         """Store a new state; no master of the set is confirmed while it may change.
 
@@ -400,9 +417,9 @@ class Elections:
         after = result.stored
         # An earlier attempt, whose result was unknown, may have written it.
         is_written = result.is_written or wanted == (None if after is None else after.broker_set)
-        if not is_written:
-            epoch = _epoch(before)
-            self._check_epoch(name, f"this controller knew epoch {epoch}", epoch, after)
+        is_gone = after is None and name in self._removed
+        if not is_written and before is not None and not is_gone:
+            self._check_known(before.broker_set, None if after is None else after.broker_set)
         if after is None:
             self._sets.pop(name, None)
             if is_written:
@@ -437,6 +454,18 @@ class Elections:
         if len(replicas) > max(config.replicas_max, len(current.replicas) if current else 0):
             return f"a broker set has at most {config.replicas_max} replicas: see replicasMax"
         return None
+
+
+def _known_by(header: BrokerHeartbeatRequestHeader) -> Iterator[Known]:
+    """Return what a broker knows of the elections of its set.
+
+    Its log need not have a byte of its role's epoch, which may have been given out again since.
+    """
+    reports = f"broker {header.broker_id} reports epoch"
+    yield Known(f"{reports} {header.epoch}", header.epoch or 0)
+    epoch, master = header.kourou_role_epoch or 0, header.kourou_role_master
+    source = f"{reports} {epoch}" + ("" if master is None else f" of master {master}")
+    yield Known(source, epoch, master)
 
 
 def _epoch(stored: Stored | None) -> int:

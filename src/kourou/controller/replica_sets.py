@@ -141,7 +141,9 @@ def elect_master(
         return Decision(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, text, header)
     broker_id = BY_CONTROLLER if asked.broker_id is None else asked.broker_id
     master = current.master_broker_id
-    elected = _elected(current, broker_id, alive, is_designated=asked.designate_elect)
+    elected = None
+    if current.refusal is None:
+        elected = _elected(current, broker_id, alive, is_designated=asked.designate_elect)
     if elected is not None and elected == master:
         if broker_id != master or asked.designate_elect:
             return _still_master(current)
@@ -180,16 +182,21 @@ def elect_master(
 def _elect_unclean(current: BrokerSet, broker_id: int, alive: Alive) -> Decision:
     """Elect a replica that may lack acknowledged messages, if no other could be elected.
 
-    It need not be alive: one that was shortened by a power cut sends no heartbeat.
+    It need not be alive: one that was shortened by a power cut sends no heartbeat. In a set that is
+    refused, nobody knows which replicas are in sync; its epochs continue after the known ones.
     """
     failed, header = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, ElectMasterResponseHeader()
     if current.replica(broker_id) is None:
         return Decision(failed, f"Replica {broker_id} is not registered", header)
     in_sync = [id_ for id_ in current.sync_state_set if id_ in alive]
-    if in_sync:
+    if in_sync and current.refusal is None:
         text = f"The replicas {in_sync} are in sync and alive: one of them can be elected"
         return Decision(failed, text, header)
-    return _elect(replace(current, unclean_epoch=current.master_epoch + 1), broker_id)
+    epoch, set_epoch = current.known_epochs
+    known = replace(
+        current, master_epoch=epoch, sync_state_set_epoch=set_epoch, unclean_epoch=epoch + 1
+    )
+    return _elect(replace(known, refusal=None), broker_id)
 
 
 def _elected(
@@ -277,7 +284,9 @@ def get_replica_info(current: BrokerSet | None) -> Decision:
     return Decision(header=header, body=encode_record(current.in_sync))
 
 
-def replicas_info(current: BrokerSet, alive: Alive, last: Alive, now_ms: int) -> ReplicasInfo:
+def replicas_info(
+    current: BrokerSet, alive: Alive, last: Alive, now_ms: int, *, refusal: str | None = None
+) -> ReplicasInfo:
     """Return the entry of a broker set in the answer to CONTROLLER_GET_SYNC_STATE_DATA (1006).
 
     Args:
@@ -285,6 +294,7 @@ def replicas_info(current: BrokerSet, alive: Alive, last: Alive, now_ms: int) ->
         alive: the replicas that are alive.
         last: the last heartbeats of all replicas.
         now_ms: the time, by the clock of the heartbeats.
+        refusal: why the set is refused; None if it is not.
     """
     identities = [
         ReplicaIdentity(
@@ -306,6 +316,7 @@ def replicas_info(current: BrokerSet, alive: Alive, last: Alive, now_ms: int) ->
         current.sync_state_set_epoch,
         tuple(one for one in identities if one.broker_id in in_sync),
         tuple(one for one in identities if one.broker_id not in in_sync),
+        refusal,
     )
 
 

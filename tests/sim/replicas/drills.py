@@ -558,6 +558,23 @@ async def older_etcd(stage: Stage) -> None:
     await stage.pause(5, 8)
 
 
+async def older_etcd_alone(stage: Stage) -> None:
+    """Likewise, and then no replica that knows of the election reaches a leading controller."""
+    backup = stage.cluster.etcd.backup()
+    stage.kill(stage.master)
+    await stage.until_master(stage.one, stage.other)
+    await stage.pause(0.5, 2)
+    stage.note("etcd restored")
+    stage.cluster.restore_etcd(backup)
+    stage.reset_controllers()
+    await stage.until(lambda: bool(stage.cluster.refusals()))
+    await stage.pause(1, 2)
+    stage.cut(both_ways([stage.one, stage.other], CONTROLLER_NAMES))
+    stage.kill(*(name for name in CONTROLLER_NAMES if name == stage.leading()))
+    stage.start(stage.master)
+    await stage.pause(8, 12)
+
+
 async def older_set(stage: Stage) -> None:
     """Etcd is restored from a backup that lacks a join, and repaired later."""
     await stage.until_alone()
@@ -679,6 +696,7 @@ DRILLS: Final = {
     "older store": Drill(older_store),
     "damaged transfer": Drill(damaged_transfer),
     "older etcd": Drill(older_etcd),
+    "older etcd, none knows": Drill(older_etcd_alone),
     "older set": Drill(older_set, min_in_sync=1),
     "member elected": Drill(member_elected, has_failsafe=True),
     "restarted member elected": Drill(restarted_member_elected, has_failsafe=True),

@@ -355,8 +355,10 @@ class ReplicaCluster:
 
     def refusals(self) -> list[str]:
         """Return why controllers refuse the stored state."""
+        stored = self.stored_set().refusal
         running = [one for one in self.controllers if one is not None]
-        return [text for one in running for text in one._elections.refusals]
+        found = [text for one in running for text in one._elections.refusals]
+        return found if stored is None else [stored.reason, *found]
 
     def waits_for_operator(self) -> bool:
         """Return whether only replicas that a power cut has shortened have all messages."""

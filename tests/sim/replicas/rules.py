@@ -26,6 +26,8 @@ from kourou.controller import replica_sets
 from kourou.controller.elections import Elections
 from kourou.controller.etcd_store import EtcdStore
 from kourou.controller.heartbeats import elect
+from kourou.controller.refusals import Known, Refusals
+from kourou.controller.state_store import Stored
 from kourou.errors import ReplicationRefusedError
 from kourou.model.epochs import NO_EPOCH, POSITION_MAX
 from kourou.protocol.record.read import read_record
@@ -257,7 +259,19 @@ def _unsettled_answers() -> list[Change]:
 
 def _any_state() -> list[Change]:
     """Let controllers accept a state that lacks what they or brokers know."""
-    return [(Elections, "_refuse", lambda *_: None)]
+    return [(Known, "contradicted_by", lambda *_: None)]
+
+
+def _unstored_refusals() -> list[Change]:
+    """Let a refusal end with the term of the controller that found it."""
+
+    async def store(self: Elections, name: str, stored: Stored | None) -> Stored | None:
+        return stored
+
+    return [
+        (Elections, "_store_refusal", store),
+        (Refusals, "begin", lambda self, _: self._found.clear()),
+    ]
 
 
 def _size_once() -> list[Change]:
@@ -504,6 +518,7 @@ RULES: Final = {
             ),
         ),
         Rule("an older state is refused", _any_state, "older etcd"),
+        Rule("a refusal is stored", _unstored_refusals, "older etcd, none knows"),
         Rule("only confirmed messages are read", _unconfirmed_reads, "all replicas behind"),
         Rule(
             "a slave that has started shows confirmed messages",

@@ -59,7 +59,8 @@ class ElectMasterRequestHeader:
     Attributes:
         broker_id: the requesting broker, or with `designate_elect` the broker to elect.
         unclean: Kourou's own field: with `designate_elect`, elect a replica that is not in sync,
-            because none of those that are is alive. Java's controllers ignore it, and refuse.
+            because none of those that are is alive, or because the controllers refuse the set.
+            Java's controllers ignore it, and refuse.
     """
 
     cluster_name: str = ""
@@ -247,7 +248,12 @@ class ReplicaIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasInfo:
-    """The replicas of one broker registered at a controller."""
+    """The replicas of one broker registered at a controller.
+
+    Attributes:
+        refusal: Kourou's own field: why the controller decides nothing about the set; None
+            if it does.
+    """
 
     master_broker_id: int | None = None
     master_address: str | None = None
@@ -255,6 +261,7 @@ class ReplicasInfo:
     sync_state_set_epoch: int | None = None
     in_sync_replicas: tuple[ReplicaIdentity, ...] = ()
     not_in_sync_replicas: tuple[ReplicaIdentity, ...] = ()
+    refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
