@@ -71,11 +71,13 @@ def test_cluster_is_ready_when_its_set_accepts_sends() -> None:
         await observed.until("master.elected")
         await asyncio.sleep(5)
         alone = observed.names()
+        await observed.until("cluster.waiting")
         await observed.cluster.start(1)
         await observed.until("cluster.ready")
-        await asyncio.sleep(5)
+        await asyncio.sleep(15)
 
         assert alone == ["master.elected"], "one member in sync is too few"
+        assert observed.events[1][1] == {"reason": "broker-a has 1 replicas in sync, of 2"}
         assert observed.events[0][1] == {
             "broker": "broker-a",
             "child": "broker-a-1",
@@ -83,7 +85,8 @@ def test_cluster_is_ready_when_its_set_accepts_sends() -> None:
             "address": "127.0.0.1:10911",
             "epoch": 1,
         }
-        assert observed.names() == ["master.elected", "cluster.ready"], "each once"
+        names = ["master.elected", "cluster.waiting", "cluster.ready"]
+        assert observed.names() == names, "each once"
 
     run(test)
 

@@ -19,7 +19,7 @@ import typer
 
 from kourou import __version__
 from kourou.cli import output
-from kourou.cli.exits import FAILED, INTERRUPTED, print_stderr
+from kourou.cli.exits import FAILED, INTERRUPTED, one_line, print_stderr
 from kourou.cli.interrupts import handle_stop_signals
 from kourou.cli.serve_grpc import missing_packages
 from kourou.clock import SystemClock
@@ -273,6 +273,9 @@ class _Events:
             first = "proxies, then masters" if self._topology.shape.proxies else "masters"
             last = "controllers and name servers" if self.elected else "name servers"
             output.print_line(f"Stopping: {first}, then slaves, then {last}.")
+        elif event == "cluster.waiting":
+            output.print_line(f"Waiting: {one_line(fields['reason'])}")
+            output.print_line(f"  kourou cluster status --dir {self._files.path}  shows more")
         elif event == "master.lost":
             output.print_line(f"{fields['broker']} has no master")
         elif event == "master.elected":

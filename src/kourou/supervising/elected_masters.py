@@ -3,6 +3,8 @@
     event           fields
     master.elected  broker, child, id, address, epoch
     master.lost     broker: no replica of it is a master that is alive
+    cluster.waiting reason: what is missing, when all processes have served for 10 s, and a set does
+                    not accept sends yet; reported once
     cluster.ready   all processes serve, and each set accepts sends; reported once
 
 Source of the facts: the leading controller (1006), and the first name server, where clients look.
@@ -27,6 +29,8 @@ from kourou.supervising.topology import Member, Role, Topology
 
 _PERIOD_S: Final = 0.25
 _TIMEOUT_MS: Final = 1_000
+_PATIENCE: Final = 40
+"""Looks at a cluster whose processes all serve, before what is missing is reported: 10 s."""
 _PAUSE: Final = {"electionsPaused": "true"}
 
 
@@ -54,6 +58,7 @@ class ElectedMasters:
         self._epochs: dict[str, int] = {}
         self._serve_all = False
         self._is_ready = False
+        self._looks_left = _PATIENCE
         self.masters: dict[str, str] = {}
 
     def report(self, event: str, fields: Mapping[str, Any]) -> None:
@@ -67,8 +72,11 @@ class ElectedMasters:
         """Observe until cancelled."""
         async with self._client() as admin:
             while True:
-                with suppress(KourouError):  # servers start and end all the time
-                    await self._look(admin)
+                try:
+                    missing = await self._look(admin)
+                except KourouError as error:  # servers start and end all the time
+                    missing = str(error)
+                self._note_missing(missing)
                 await asyncio.sleep(_PERIOD_S)
 
     async def before_stop(self) -> list[str]:
@@ -86,20 +94,32 @@ class ElectedMasters:
                 await self._look(admin)
         return list(self.masters.values())
 
-    async def _look(self, admin: AdminClient) -> None:
+    async def _look(self, admin: AdminClient) -> str:
+        """Note masters; return what a set lacks to accept sends, or an empty text.
+
+        Raises:
+            KourouError: no controller leads, or the name server does not answer.
+        """
         found, routes = await asyncio.gather(
             admin.broker_sets(self._topology.controllers, self._sets), admin.cluster_info()
         )
+        missing = []
         for broker, members in self._sets.items():
             info = found.get(broker, ReplicasInfo())
-            self._note(broker, info, live_master(info, members))
-        if self._serve_all and not self._is_ready:
-            self._is_ready = all(
-                self._accepts_sends(broker, found.get(broker, ReplicasInfo()), routes)
-                for broker in self._sets
-            )
-            if self._is_ready:
-                self._report("cluster.ready", {})
+            self._note(broker, info, None if info.refusal else live_master(info, members))
+            missing.append(self._missing(broker, info, routes))
+        return next(filter(None, missing), "")
+
+    def _note_missing(self, missing: str) -> None:
+        """Report that the cluster is ready, or what it has lacked for some time."""
+        if not self._serve_all or self._is_ready:
+            return
+        self._looks_left -= 1
+        if not missing:
+            self._is_ready = True
+            self._report("cluster.ready", {})
+        elif self._looks_left == 0:
+            self._report("cluster.waiting", {"reason": missing})
 
     def _note(self, broker: str, info: ReplicasInfo, master: Member | None) -> None:
         if master is None:
@@ -113,12 +133,18 @@ class ElectedMasters:
         fields = {"broker": broker, "child": master.name, "id": info.master_broker_id}
         self._report("master.elected", fields | {"address": master.address, "epoch": epoch})
 
-    def _accepts_sends(self, broker: str, info: ReplicasInfo, routes: ClusterInfo) -> bool:
-        """Return whether clients find the master, and its set is large enough."""
+    def _missing(self, broker: str, info: ReplicasInfo, routes: ClusterInfo) -> str:
+        """Return why a set does not accept sends; empty if it has a master and is large enough."""
+        if info.refusal:
+            return info.refusal
+        if broker not in self.masters:
+            return f"{broker} has no master"
         data = routes.brokers.get(broker)
         address = None if data is None else data.broker_addrs.get(MASTER_ID)
-        is_large_enough = len(info.in_sync_replicas) >= self._topology.shape.in_sync_replicas
-        return broker in self.masters and address == info.master_address and is_large_enough
+        if address != info.master_address:
+            return f"clients do not find the master of {broker}: it does not accept sends yet"
+        count, least = len(info.in_sync_replicas), self._topology.shape.in_sync_replicas
+        return f"{broker} has {count} replicas in sync, of {least}" if count < least else ""
 
     def _client(self) -> AdminClient:
         config = AdminConfig(admin_timeout_ms=_TIMEOUT_MS)
