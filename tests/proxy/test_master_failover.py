@@ -72,8 +72,7 @@ class Failover:
 
     async def kill_master(self) -> None:
         """End the master like kill -9."""
-        master = self.cluster.master()
-        assert master is not None
+        master = self.cluster.require_master()
         await self.cluster.kill(master)
 
     async def received(self) -> set[bytes]:

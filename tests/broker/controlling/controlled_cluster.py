@@ -128,6 +128,18 @@ class ControlledCluster:
         ]
         return max(masters, key=self._epoch, default=None)
 
+    def require_master(self) -> int:
+        """Return the index of the replica that is master, which the test relies on."""
+        master = self.master()
+        assert master is not None, "no replica is master"
+        return master
+
+    def master_broker(self) -> SwitchingBroker:
+        """Return the replica that is master, which the test relies on."""
+        broker = self.brokers[self.require_master()]
+        assert broker is not None, "a master runs"
+        return broker
+
     def _epoch(self, index: int) -> int:
         broker = self.brokers[index]
         return 0 if broker is None or broker.role is None else broker.role.master_epoch

@@ -116,8 +116,7 @@ def test_a_slave_of_another_cluster_is_refused_and_keeps_its_log(
 
     async def test(cluster: ControlledCluster) -> None:
         acknowledged: Acknowledged = {}
-        master = cluster.master()
-        assert master is not None
+        master = cluster.require_master()
         async with cluster.producer() as producer:
             await send(producer, 5, acknowledged)
             await cluster.kill(1 - master)
@@ -159,8 +158,7 @@ def test_changed_options_survive_changes_of_the_role() -> None:
 def test_a_killed_master_is_replaced_within_seconds() -> None:
     async def test(cluster: ControlledCluster) -> None:
         acknowledged: Acknowledged = {}
-        old = cluster.master()
-        assert old is not None
+        old = cluster.require_master()
         async with cluster.producer() as producer:
             await send(producer, 10, acknowledged)
             await cluster.kill(old)
@@ -191,8 +189,7 @@ def test_slave_joins_soon_although_its_new_master_was_slower_than_itself(
         return await ask_master(self, address)
 
     async def test(cluster: ControlledCluster) -> None:
-        old = cluster.master()
-        assert old is not None
+        old = cluster.require_master()
         monkeypatch.setattr(Controllers, "ask_master", refuse_at_first)
         await cluster.kill(old)
         await cluster.until(lambda: cluster.master() not in (old, None))
@@ -204,8 +201,7 @@ def test_slave_joins_soon_although_its_new_master_was_slower_than_itself(
 
 def test_broker_that_changes_its_role_proposes_no_set() -> None:
     async def test(cluster: ControlledCluster) -> None:
-        old = cluster.master()
-        assert old is not None
+        old = cluster.require_master()
         broker = cluster.brokers[old]
         assert broker is not None
         changing = asyncio.create_task(broker._change_role(broker._role, 0.0))  # type: ignore[arg-type]
@@ -225,8 +221,7 @@ def test_each_master_in_turn_may_be_lost(end: str) -> None:
         async with cluster.producer() as producer:
             for _ in range(4):
                 await send(producer, 5, acknowledged)
-                old = cluster.master()
-                assert old is not None
+                old = cluster.require_master()
                 await cluster.kill(old)
                 if end == "crash":
                     cluster.disks[old].crash()
@@ -273,8 +268,7 @@ def test_master_that_cannot_store_is_replaced(
 ) -> None:
     async def test(cluster: ControlledCluster) -> None:
         acknowledged: Acknowledged = {}
-        old = cluster.master()
-        assert old is not None
+        old = cluster.require_master()
         async with cluster.producer() as producer:
             await send(producer, 10, acknowledged)
             fail(cluster, old)

@@ -78,8 +78,7 @@ class Chaos:
 
     async def end_master(self) -> None:
         await self.cluster.until(lambda: self.cluster.master() is not None)
-        master = self.cluster.master()
-        assert master is not None
+        master = self.cluster.require_master()
         await self.end(master)
 
     async def cut_replication(self) -> None:

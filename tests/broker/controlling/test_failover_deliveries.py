@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import cast
 
 import pytest
 
@@ -155,7 +154,7 @@ class Work:
         for _ in range(KILLS):
             await asyncio.sleep(5 + self.rng.random() * 10)
             await self.cluster.until(lambda: self.cluster.master() is not None)
-            old = cast(int, self.cluster.master())
+            old = self.cluster.require_master()
             await self.cluster.kill(old)
             await asyncio.sleep(self.rng.choice((0.5, 8)))
             await self.cluster.start(old)
@@ -183,7 +182,7 @@ def run_deliveries(seed: int) -> None:
             assert once == []
             for body, state in work.decided.items():
                 assert (body in work.heard) == (state is TransactionState.COMMIT), body
-            disk = cluster.disks[cast(int, cluster.master())]
+            disk = cluster.disks[cluster.require_master()]
             popped = bodies(disk, POPPED)  # a send that was tried twice may be there twice
             assert [body for body in work.came_back if popped[body] == 1] == []
             for topic, known in ((TIMED, work.due), (PAID, work.decided)):

@@ -76,18 +76,13 @@ async def send(cluster: ControlledCluster) -> bool:
 
 
 def fence_reason(cluster: ControlledCluster) -> str:
-    index = cluster.master()
-    assert index is not None
-    broker = cluster.brokers[index]
-    assert broker is not None
-    keeper = broker.components.keeper
+    keeper = cluster.master_broker().components.keeper
     assert keeper is not None
     return keeper.fence_reason
 
 
 async def is_in_failsafe(cluster: ControlledCluster) -> bool | None:
-    index = cluster.master()
-    assert index is not None
+    index = cluster.require_master()
     async with AdminClient(NAMESRV, runtime=cluster.runtime) as admin:
         return (await admin.ha_status(f"127.0.0.1:{10911 + 10 * index}")).kourou_failsafe
 
@@ -106,8 +101,7 @@ async def metric(cluster: ControlledCluster) -> float:
 
 def test_master_serves_without_controllers_while_all_members_confirm_it() -> None:
     async def test(cluster: ControlledCluster) -> None:
-        master = cluster.master()
-        assert master is not None
+        master = cluster.require_master()
         for _ in range(60):
             await asyncio.sleep(0.5)
             assert not fence_reason(cluster)
@@ -171,8 +165,7 @@ def test_master_alone_in_its_set_needs_no_confirmation() -> None:
 def test_member_that_is_elected_becomes_master_when_its_promise_is_over() -> None:
     async def test(cluster: ControlledCluster) -> None:
         await asyncio.sleep(10)
-        old = cluster.master()
-        assert old is not None
+        old = cluster.require_master()
         slave = next(index for index in ALL if index != old)
         broker = cluster.brokers[slave]
         assert broker is not None

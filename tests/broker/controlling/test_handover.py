@@ -17,8 +17,7 @@ FRESH_MS = 1_000
 def test_master_without_its_slaves_hands_over_within_seconds() -> None:
     async def test(cluster: ControlledCluster) -> None:
         acknowledged: Acknowledged = {}
-        old = cluster.master()
-        assert old is not None
+        old = cluster.require_master()
         async with cluster.producer() as producer:
             await send(producer, 10, acknowledged)
             cluster.cut_slaves(old)
@@ -41,8 +40,7 @@ def test_master_without_its_slaves_hands_over_within_seconds() -> None:
 def test_master_whose_slaves_have_died_keeps_its_role_and_their_membership() -> None:
     async def test(cluster: ControlledCluster) -> None:
         acknowledged: Acknowledged = {}
-        old = cluster.master()
-        assert old is not None
+        old = cluster.require_master()
         async with cluster.producer() as producer:
             await send(producer, 5, acknowledged)
             others = [index for index in range(3) if index != old]
@@ -65,8 +63,7 @@ def test_master_whose_slaves_have_died_keeps_its_role_and_their_membership() -> 
 def test_only_slave_stays_electable_while_it_is_cut_off() -> None:
     async def test(cluster: ControlledCluster) -> None:
         acknowledged: Acknowledged = {}
-        old = cluster.master()
-        assert old is not None
+        old = cluster.require_master()
         async with cluster.producer() as producer:
             await send(producer, 5, acknowledged)
             cluster.cut_slaves(old)

@@ -82,8 +82,7 @@ def test_a_replica_that_lost_acknowledged_messages_waits_for_another_master(
         async with cluster.producer() as producer:
             await send(producer, 3, acknowledged)
             backup = copy(cluster.disks[LOSER])
-            master = cluster.master()
-            assert master is not None
+            master = cluster.require_master()
             await cluster.kill(master)  # the next epoch
             await cluster.until(lambda: cluster.master() not in (master, None))
             await cluster.start(master)

@@ -41,21 +41,12 @@ def run(test: Test, replicas: int = 2) -> None:
 
 async def fail_over(cluster: ControlledCluster) -> SwitchingBroker:
     """Kill the master at once, start it again, and return the next one when both are in sync."""
-    old = cluster.master()
-    assert old is not None
+    old = cluster.require_master()
     await cluster.kill(old)
     await cluster.until(lambda: cluster.master() not in (old, None))
     await cluster.start(old)
     await cluster.until(lambda: len(cluster.in_sync()) == len(cluster.brokers))
-    return master_of(cluster)
-
-
-def master_of(cluster: ControlledCluster) -> SwitchingBroker:
-    index = cluster.master()
-    assert index is not None
-    broker = cluster.brokers[index]
-    assert broker is not None
-    return broker
+    return cluster.master_broker()
 
 
 def queues(broker: SwitchingBroker, topic: str) -> dict[int, list[int]]:
@@ -85,7 +76,7 @@ async def send(cluster: ControlledCluster, topic: str, count: int = 1) -> list[i
 def test_topic_created_just_before_the_kill_exists_afterwards() -> None:
     async def test(cluster: ControlledCluster, admin: AdminClient) -> None:
         await admin.create_topic("new", queues=3, order=True)
-        topic = master_of(cluster).components.tables.topics.get("new")
+        topic = cluster.master_broker().components.tables.topics.get("new")
         master = await fail_over(cluster)
         assert master.components.tables.topics.get("new") == topic
 
@@ -95,7 +86,7 @@ def test_topic_created_just_before_the_kill_exists_afterwards() -> None:
 def test_topic_created_by_a_send_exists_after_the_kill_with_its_message() -> None:
     async def test(cluster: ControlledCluster, _: AdminClient) -> None:
         await send(cluster, "auto")
-        topic = master_of(cluster).components.tables.topics.get("auto")
+        topic = cluster.master_broker().components.tables.topics.get("auto")
         master = await fail_over(cluster)
         assert master.components.tables.topics.get("auto") == topic
         assert sum(map(len, queues(master, "auto").values())) == 1
@@ -128,7 +119,7 @@ def test_topic_made_again_just_before_the_kill_has_its_new_messages_only() -> No
         await admin.delete_topic("again")
         await admin.create_topic("again", queues=2)
         sent = await send(cluster, "again", 3)
-        before = queues(master_of(cluster), "again")
+        before = queues(cluster.master_broker(), "again")
         master = await fail_over(cluster)
         topic = master.components.tables.topics.get("again")
         assert topic is not None
@@ -160,7 +151,7 @@ def test_deleted_topic_stays_deleted_after_restarts_of_all_replicas() -> None:
 def test_group_created_changed_or_deleted_just_before_the_kill_is_so_afterwards() -> None:
     async def test(cluster: ControlledCluster, admin: AdminClient) -> None:
         await admin.create_group(SubscriptionGroup("gone"))
-        offsets = master_of(cluster).components.tables.offsets
+        offsets = cluster.master_broker().components.tables.offsets
         offsets.commit("gone", "T", 0, 7)
         await asyncio.sleep(2)
         await admin.create_group(SubscriptionGroup("kept"))
@@ -192,7 +183,7 @@ def test_offsets_and_locks_of_a_second_ago_are_on_the_next_master() -> None:
         await admin.create_topic("T", queues=1)
         await admin.create_group(SubscriptionGroup("G"))
         await send(cluster, "T", 5)
-        tables = master_of(cluster).components.tables
+        tables = cluster.master_broker().components.tables
         tables.offsets.commit("G", "T", 0, 4)
         tables.offsets.commit("cleaned", "T", 0, 4)
         queue = MessageQueue("T", "broker-a", 0)
@@ -212,7 +203,7 @@ def test_read_ban_set_just_before_the_kill_is_in_force_afterwards() -> None:
     async def test(cluster: ControlledCluster, admin: AdminClient) -> None:
         await admin.create_topic("T", queues=1)
         await admin.create_group(SubscriptionGroup("G"))
-        groups = master_of(cluster).components.tables.groups
+        groups = cluster.master_broker().components.tables.groups
         groups.set_read_forbidden("G", "T", is_forbidden=True)
         await groups.persist()
         master = await fail_over(cluster)
@@ -241,7 +232,7 @@ async def pop(cluster: ControlledCluster) -> int:
     """Pop messages of the topic T; return their number."""
     header = PopMessageRequestHeader("G", "T", 0, 32, 600_000, 0, 0, 0)
     pool = ConnectionPool(cluster.runtime, {}, ConnectionLimits())
-    host, port = master_of(cluster).address
+    host, port = cluster.master_broker().address
     answer = await pool.request(f"{host}:{port}", request(RequestCode.POP_MESSAGE, header), 10)
     await pool.close()
     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -256,7 +247,7 @@ def test_delayed_and_scheduled_messages_are_delivered_once_across_a_failover() -
                 await producer.send(Message("T", b"level", delay_level=1))
                 await producer.send(Message("T", b"time", delay_ms=1_000))
             await asyncio.sleep(3)
-            assert len(queues(master_of(cluster), "T")[0]) == 6
+            assert len(queues(cluster.master_broker(), "T")[0]) == 6
             for _ in range(2):
                 await producer.send(Message("T", b"level", delay_level=2))
                 await producer.send(Message("T", b"time", delay_ms=5_000))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
-from typing import cast
 
 import pytest
 
@@ -120,7 +119,7 @@ def run_failovers(seed: int) -> None:
             for _ in range(rng.randint(2, 4)):
                 await asyncio.sleep(rng.random() * 8)
                 await cluster.until(lambda: cluster.master() is not None)
-                master = cast(int, cluster.master())
+                master = cluster.require_master()
                 victim = master if rng.random() < 0.7 else (master + 1) % 3
                 after_s, is_power_cut = rng.choice((0.0, 1.0, 7.0)), rng.random() < 0.4
                 await cluster.restart(victim, is_power_cut=is_power_cut, after_s=after_s)
@@ -131,7 +130,7 @@ def run_failovers(seed: int) -> None:
             await sending
             await cluster.until(lambda: len(cluster.in_sync()) == 3, 60)
             await asyncio.sleep(40)
-            timed.check(cluster.disks[cast(int, cluster.master())])
+            timed.check(cluster.disks[cluster.require_master()])
             disks = cluster.disks
         assert [one for disk in disks for one in check_store(disk).findings] == []
 
@@ -153,15 +152,14 @@ def test_new_master_has_its_timers_without_a_rebuild(monkeypatch: pytest.MonkeyP
                     await producer.send(Message(TOPIC, b"%d" % number, deliver_at_ms=at_ms))
                     await asyncio.sleep(0.002)
             await asyncio.sleep(2.5)  # a flush, and a copy of the progress
-            old = cast(int, cluster.master())
+            old = cluster.require_master()
             monkeypatch.setattr(timer_storage, "rebuild_timers", None)  # it would fail
             await cluster.kill(old)
             await cluster.until(lambda: cluster.master() not in (None, old))
-            new = cluster.brokers[cast(int, cluster.master())]
-            assert new is not None
+            new = cluster.master_broker()
             await cluster.until(lambda: new.components.timers.has_recovered, 0.5)
             await asyncio.sleep(25)
-            sent, delivered = timed_records(cluster.disks[cast(int, cluster.master())], TOPIC)
+            sent, delivered = timed_records(cluster.disks[cluster.require_master()], TOPIC)
             assert (len(sent), len(delivered)) == (600, 600)
             assert all(len(times) == 1 for times in delivered.values())
             assert all(at_ms <= times[0] for times in delivered.values())
@@ -173,7 +171,7 @@ def test_master_without_copies_stops_although_a_delivery_is_not_confirmed() -> N
     async def main() -> None:
         async with TimedCluster(3, min_in_sync=2) as cluster:
             await cluster.start_all()
-            master = cast(int, cluster.master())
+            master = cluster.require_master()
             async with cluster.timed_producer as producer:
                 await producer.send(Message(TOPIC, b"x", delay_ms=1_500))
             cluster.cut_slaves(master)
@@ -184,7 +182,7 @@ def test_master_without_copies_stops_although_a_delivery_is_not_confirmed() -> N
                 await broker.stop()
             await cluster.until(lambda: cluster.master() not in (None, master), 60)
             await asyncio.sleep(10)
-            _, delivered = timed_records(cluster.disks[cast(int, cluster.master())], TOPIC)
+            _, delivered = timed_records(cluster.disks[cluster.require_master()], TOPIC)
             assert len(delivered[b"x"]) == 1
 
     run_virtual(main())
@@ -208,8 +206,7 @@ def test_slave_drops_the_messages_that_its_master_has_delivered() -> None:
             assert [one.waiting for one in timers] == [30, 30]
             counts = [one.counts.metrics().timing_count[TOPIC].count for one in timers]
             assert counts == [30, 30]
-            master = cluster.brokers[cast(int, cluster.master())]
-            assert master is not None
+            master = cluster.master_broker()
             for disk in cluster.disks:
                 check = read_check(disk)
                 assert check.covered_at is not None
