@@ -64,8 +64,8 @@ class BrokerConfig:
     """The TCP port to listen on; 0 takes a free one."""
     vip_port_enable: bool = True
     """Whether to listen on `port - 2` as well, the VIP port to which old clients send. Pulls are
-    not served there. If that port is taken or not permitted, the broker runs without it. Java
-    always opens it."""
+    not served there. If that port is taken or not permitted, the process runs without it until it
+    ends. Java always opens it."""
     advertise: str | None = field(default=None, metadata={"key": "brokerIP1"})
     """The address in routes, as `host` or `host:port`; None takes the one listened on. If that is a
     wildcard address, the name server in the same process answers each client with the address to

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
@@ -109,6 +110,7 @@ class BrokerPorts:
             )  # fmt: skip
 
         self._main = server("broker", handlers)
+        self._is_vip_taken = False
         self._vip: RemotingServer | None = None
         if config.vip_port_enable and config.port > VIP_DISTANCE:
             rest = {code: handlers[code] for code in handlers if code not in NOT_ON_VIP_PORT}
@@ -128,8 +130,17 @@ class BrokerPorts:
             try:
                 await self._vip.start((host, port - VIP_DISTANCE))
             except ListenFailedError as error:  # AddressInUseError is one as well
+                self._is_vip_taken = True
                 log.warning("vip_port.not_opened reason=%r", str(error))
         return address
+
+    def without_taken(self, config: BrokerConfig) -> BrokerConfig:
+        """Return options with which a VIP port that was taken at the start stays closed.
+
+        It may be the main port of another replica, which is free for a moment while that one
+        changes its role, and which it could not open again.
+        """
+        return replace(config, vip_port_enable=False) if self._is_vip_taken else config
 
     def create_connection(self) -> Connection:
         """Return the broker's side of a connection to the main port that needs no socket."""

@@ -155,6 +155,11 @@ class Broker(ControlledBroker):
             raise ClosedError("the broker is not started")
         return self._running.create_connection()
 
+    def next_config(self) -> BrokerConfig:
+        """Return the options of the next broker of this process: changed ones stay."""
+        assert self._running is not None, "it has started"
+        return self._running.ports.without_taken(self.components.context.live_config.current)
+
     async def metrics(self) -> list[Family]:
         """Return all metrics as they are now; an empty list if the broker does not run."""
         if self._running is None or self._is_ended:
@@ -268,7 +273,7 @@ class _RunningBroker:
         self._handlers = build_handlers(components)
         self._periodic_tasks = PeriodicTasks()
         self._registration: Registration | None = None
-        self._ports = BrokerPorts(
+        self.ports = BrokerPorts(
             components.context.config,
             components.runtime,
             handlers_by_code(components, self._handlers),
@@ -278,7 +283,7 @@ class _RunningBroker:
 
     def create_connection(self) -> Connection:
         """Return the broker's side of a connection within this process."""
-        return self._ports.create_connection()
+        return self.ports.create_connection()
 
     async def start(self, *, is_namesrv_local: bool) -> Address:
         """Listen, and start the background tasks."""
@@ -346,11 +351,11 @@ class _RunningBroker:
 
     async def _open_ports(self) -> tuple[Address, int]:
         """Listen; return the address, and the port for slaves to register."""
-        address = await self._ports.start()
+        address = await self.ports.start()
         try:
             return address, await self._start_master(address)
         except BaseException:
-            self._ports.abort()
+            self.ports.abort()
             raise
 
     async def _start_master(self, address: Address) -> int:
@@ -424,7 +429,7 @@ class _RunningBroker:
         await self._periodic_tasks.stop()
         if self._registration is not None:
             await self._registration.stop()
-        self._ports.go_away()
+        self.ports.go_away()
         if self.components.acting is not None:
             await self.components.acting.stop()
         await self.components.pool.close()
@@ -441,7 +446,7 @@ class _RunningBroker:
         await self._context.commit.close()
         if self.components.master is not None:
             await self.components.master.stop()
-        await self._ports.stop()
+        await self.ports.stop()
         await self._context.later.close()
         await _run_stop_step("save tables", self.components.tables.persist)
         await _run_stop_step("save filters", self.components.tables.filters.persist)
@@ -486,7 +491,7 @@ class _RunningBroker:
         self._context.commit.abandon()
         if self.components.master is not None:
             self.components.master.abort()
-        self._ports.abort()
+        self.ports.abort()
         self.components.pool.abort()
         self.components.flusher.close()
         self._context.store.abandon()

@@ -314,8 +314,7 @@ class SwitchingBroker:
             if self._broker is not None:
                 end = self._broker.log_state().max_offset
                 broker, self._broker, self._role = self._broker, None, None
-                # Options that requests have changed stay until the process ends.
-                self._config = broker.components.context.live_config.current
+                self._config = broker.next_config()
                 self._confirmation.end(keeps_log=cut_at is None)
                 broker.fence("the broker is changing its role")
                 await broker.stop()
