@@ -12,7 +12,7 @@ from tests.sim.replicas.simulation import drawn_drill, is_lack_found, simulate
 NEEDED = [name for name, rule in RULES.items() if rule.covered_by is None]
 
 
-@pytest.mark.parametrize("name", some(NEEDED, 2))
+@pytest.mark.parametrize("name", NEEDED)
 def test_lack_of_a_rule_is_found(name: str) -> None:
     assert is_lack_found(RULES[name].drill, RULES[name])
 
