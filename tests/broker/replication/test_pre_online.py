@@ -167,7 +167,7 @@ def test_a_dead_slave_delays_the_master_until_name_servers_have_removed_it(
         await cluster.kill_broker(MASTER)
         await acts(cluster, FIRST)
         address = cluster.broker_address(FIRST)
-        await cluster.broker(FIRST)._running._ports.stop()  # type: ignore[union-attr]
+        await cluster.broker(FIRST)._running.ports.stop()  # type: ignore[union-attr]
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         restart = asyncio.create_task(cluster.restart_broker(MASTER))

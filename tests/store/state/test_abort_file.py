@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from kourou.store.paths import COMMITLOG
 from kourou.store.state.abort_file import (
     LastRun,
     note_failed_sync,
@@ -15,6 +16,25 @@ from kourou.store.state.abort_file import (
 )
 from kourou.testing.disk import SimDisk
 from tests.store.rig import Rig
+
+
+class Broken:
+    """A disk that has failed for good."""
+
+    def __call__(self, operation: str, name: str) -> None:
+        if operation in ("read", "write", "sync"):
+            raise OSError(errno.EIO, f"broken: {name}")
+
+
+class BrokenFromSync(Broken):
+    """A disk that fails in the first sync of a log file."""
+
+    has_failed = False
+
+    def __call__(self, operation: str, name: str) -> None:
+        self.has_failed |= operation == "sync" and name.startswith(COMMITLOG)
+        if self.has_failed:
+            super().__call__(operation, name)
 
 
 def test_a_new_store_and_a_clean_stop_count_as_clean() -> None:
@@ -77,7 +97,38 @@ def test_a_failed_sync_is_noted_before_it_is_reported(rig: Rig) -> None:
 def test_a_note_that_cannot_be_written_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
     disk = SimDisk()
     write_abort(disk, 7)
-    disk.fail_after(0, OSError(errno.EIO, "broken"), ("write",))
+    disk.on_operation = Broken()
     note_failed_sync(disk)
 
     assert "abort.write_failed" in caplog.text
+
+
+def test_note_is_tried_again_on_a_disk_that_has_just_failed() -> None:
+    disk = SimDisk()
+    write_abort(disk, 7)
+    for _ in range(2):
+        disk.fail_after(0, OSError(errno.EIO, "broken"), ("write",))
+    note_failed_sync(disk)
+
+    assert read_last_run(disk).is_cache_suspect
+
+
+def test_failed_sync_of_a_start_is_known_to_the_next_one_without_a_note_after_it(rig: Rig) -> None:
+    rig.append()
+    rig.store.writer.write()
+    rig.store.abandon()
+    rig.disk.on_operation = BrokenFromSync()
+    with pytest.raises(OSError, match="broken"):
+        rig.open()
+    rig.disk.on_operation = None
+
+    assert rig.open().recovery.last_run.is_cache_suspect
+
+
+def test_start_that_makes_the_log_durable_leaves_no_note(rig: Rig) -> None:
+    rig.append()
+    rig.store.writer.write()
+    rig.kill()
+
+    assert not read_last_run(rig.disk).is_cache_suspect
+    assert not rig.kill().recovery.last_run.is_cache_suspect

@@ -5,7 +5,8 @@
     absent, `abort.bak` exists      Java stopped cleanly
     "<pid> kourou"                  Kourou was killed, or power was lost
     "<pid> kourou sync-failed"      the same, after a failed sync: the page cache may hold pages,
-                                    marked clean, that the device never received
+                                    marked clean, that the device never received; or killed while
+                                    the next start made the log durable
     "<pid>"                         Java was killed; whether a sync failed is unknown
     anything else                   power was lost while Kourou or Java wrote the file
 
@@ -18,6 +19,8 @@ Source: DefaultMessageStore.createTempFile, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from kourou.disk import Disk
@@ -28,6 +31,7 @@ log = logging.getLogger(__name__)
 _NAME: Final = b"kourou"
 _SYNC_FAILED: Final = b"sync-failed"
 _READ_BYTES: Final = 64
+_ATTEMPTS: Final = 3
 
 
 class LastRun(NamedTuple):
@@ -70,14 +74,44 @@ def write_abort(disk: Disk, pid: int) -> None:
 def note_failed_sync(disk: Disk) -> None:
     """Record that a sync failed; on any thread.
 
-    Logs an error instead of raising it: the caller already reports the failed sync.
+    Logs an error instead of raising it: the caller already reports the failed sync. The disk has
+    just failed, so that the first attempt may fail as well.
     """
-    try:
-        data = disk.read(ABORT, 0, _READ_BYTES)
-        if _SYNC_FAILED not in data.split():
-            disk.write(ABORT, len(data), [b" " + _SYNC_FAILED])
-    except OSError as error:
-        log.warning("abort.write_failed path=%s error=%s", disk.root, error)
+    failed: OSError | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            _append_note(disk)
+        except OSError as error:
+            failed = error
+        else:
+            return
+    log.warning("abort.write_failed path=%s error=%s", disk.root, failed)
+
+
+def _append_note(disk: Disk) -> int:
+    """Add the note unless it is there; return the size of the file before."""
+    data = disk.read(ABORT, 0, _READ_BYTES)
+    if _SYNC_FAILED not in data.split():
+        disk.write(ABORT, len(data), [b" " + _SYNC_FAILED])
+    return len(data)
+
+
+@contextmanager
+def noted_syncs(disk: Disk, last_run: LastRun) -> Iterator[None]:
+    """Note a failed sync before the syncs of a start, and remove the note after all of them.
+
+    A disk that fails in a sync may not take a note any more, and what was written may be lost. No
+    effect after a clean stop, or where the last run has left a note.
+
+    Raises:
+        OSError: the note cannot be written or removed.
+    """
+    if last_run.was_clean or last_run.is_cache_suspect:
+        yield
+        return
+    size = _append_note(disk)
+    yield
+    disk.truncate(ABORT, size)
 
 
 def remove_abort(disk: Disk) -> None:
