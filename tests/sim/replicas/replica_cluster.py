@@ -307,7 +307,8 @@ class ReplicaCluster:
     def restore_etcd(self, backup: Any) -> None:
         """Restore an older state of etcd."""
         self.had_older_etcd = True
-        self._newest_etcd = self.etcd.backup()
+        if self._newest_etcd is None:
+            self._newest_etcd = self.etcd.backup()
         self.etcd.restore(backup)
 
     @property

@@ -257,6 +257,7 @@ class Faults:
 
         def end(_: str) -> None:
             self._cluster.kill(name)
+            disk.clear_faults()  # they are the broker's
             for file, data in old.items():
                 disk.truncate(file, 0)
                 disk.write(file, 0, [data])
