@@ -366,6 +366,20 @@ def test_refusal_is_stored_for_the_next_leading_controller() -> None:
     run(test())
 
 
+def test_replicas_of_a_refused_set_count_as_alive() -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.create(PAIR)
+            rig.beat(1, epoch=7)
+            rig.beat(2)
+            await asyncio.sleep(2)
+            assert rig.beat(1, epoch=7).code == rig.beat(2).code == 2005
+            await asyncio.sleep(2)
+            assert rig.elections.alive_count == 2, "otherwise their controller would resign"
+
+    run(test())
+
+
 def test_refusal_that_could_not_be_stored_is_stored_by_a_later_scan() -> None:
     async def test() -> None:
         disk = SimDisk()
