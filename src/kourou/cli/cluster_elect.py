@@ -85,9 +85,9 @@ def elect(broker: str, broker_id: int | None, controlling: Controlling, *, as_js
     async def change(admin: AdminClient) -> dict[str, object]:
         found = await find_set(admin, broker, controlling.controllers)
         chosen = best_in_sync(found, broker, broker_id)
-        is_master = found.info is not None and found.info.master_broker_id == chosen
-        if found.info is not None and is_master and found.master and not found.refusal:
-            return _row(broker, chosen, found.master.broker_address, found.info.master_epoch)
+        info, master = found.info, found.master
+        if info and master and master.broker_id == chosen and not found.refusal:
+            return _row(broker, chosen, master.broker_address, info.master_epoch)
         elected = await admin.elect_master(
             found.controllers, cluster="", broker_name=broker, broker_id=chosen
         )

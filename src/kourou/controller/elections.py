@@ -174,7 +174,7 @@ class Elections:
         if broker_id is None or not name:
             return Decision(invalid, "Heart beat with empty brokerId")
         stored = self._sets.get(name)
-        current = None if stored is None else stored.broker_set
+        current = _set_of(stored)
         if current is not None and (wrong := _wrong_cluster(current, header.cluster_name)):
             return Decision(invalid, wrong)
         if current is not None or name not in self._removed:  # otherwise its brokers still run
@@ -236,9 +236,9 @@ class Elections:
             stored = await self._settle(name)
             if set_epoch:
                 known = Known(f"its master has the set in sync {set_epoch}", set_epoch=set_epoch)
-                self._refusals.check(name, known, None if stored is None else stored.broker_set)
+                self._refusals.check(name, known, _set_of(stored))
             stored = await self._store_refusal(name, stored)
-            current = None if stored is None else stored.broker_set
+            current = _set_of(stored)
             if current is not None and (wrong := _wrong_cluster(current, cluster)):
                 return Decision(ResponseCode.CONTROLLER_INVALID_REQUEST, wrong)
             refusal = self._refusals.reason(name, current)
@@ -416,10 +416,10 @@ class Elections:
         self._electing.discard(name)
         after = result.stored
         # An earlier attempt, whose result was unknown, may have written it.
-        is_written = result.is_written or wanted == (None if after is None else after.broker_set)
+        is_written = result.is_written or wanted == _set_of(after)
         is_gone = after is None and name in self._removed
         if not is_written and before is not None and not is_gone:
-            self._check_known(before.broker_set, None if after is None else after.broker_set)
+            self._check_known(before.broker_set, _set_of(after))
         if after is None:
             self._sets.pop(name, None)
             if is_written:
@@ -466,6 +466,10 @@ def _known_by(header: BrokerHeartbeatRequestHeader) -> Iterator[Known]:
     epoch, master = header.kourou_role_epoch or 0, header.kourou_role_master
     source = f"{reports} {epoch}" + ("" if master is None else f" of master {master}")
     yield Known(source, epoch, master)
+
+
+def _set_of(stored: Stored | None) -> BrokerSet | None:
+    return None if stored is None else stored.broker_set
 
 
 def _epoch(stored: Stored | None) -> int:

@@ -545,8 +545,8 @@ async def damaged_transfer(stage: Stage) -> None:
 # The state of the controllers
 
 
-async def older_etcd(stage: Stage) -> None:
-    """Etcd is restored from a backup that lacks an election."""
+async def _restore_before_election(stage: Stage) -> None:
+    """Kill the master, and restore etcd from a backup that lacks the election after it."""
     backup = stage.cluster.etcd.backup()
     stage.kill(stage.master)
     await stage.until_master(stage.one, stage.other)
@@ -554,19 +554,18 @@ async def older_etcd(stage: Stage) -> None:
     stage.note("etcd restored")
     stage.cluster.restore_etcd(backup)
     stage.reset_controllers()
+
+
+async def older_etcd(stage: Stage) -> None:
+    """Etcd is restored from a backup that lacks an election."""
+    await _restore_before_election(stage)
     stage.start(stage.master)
     await stage.pause(5, 8)
 
 
 async def older_etcd_alone(stage: Stage) -> None:
     """Likewise, and then no replica that knows of the election reaches a leading controller."""
-    backup = stage.cluster.etcd.backup()
-    stage.kill(stage.master)
-    await stage.until_master(stage.one, stage.other)
-    await stage.pause(0.5, 2)
-    stage.note("etcd restored")
-    stage.cluster.restore_etcd(backup)
-    stage.reset_controllers()
+    await _restore_before_election(stage)
     await stage.until(lambda: bool(stage.cluster.refusals()))
     await stage.pause(1, 2)
     stage.cut(both_ways([stage.one, stage.other], CONTROLLER_NAMES))

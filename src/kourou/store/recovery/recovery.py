@@ -251,26 +251,22 @@ class Recovery:
         A sync may have failed just before the kill, without a note. Data not known to be synced is
         therefore read from the device, not from the cache.
         """
-        with noted_syncs(self._disk, self._last_run):
-            self._sync_log(start)
         if not self._last_run.is_cache_suspect:
             trusted_below = max(start, self._checkpoint.synced_position)
         else:
             trusted_below = start
-        for at in self._segments.starts():
-            name, end = self._segments.name(at), at + self._segments.file_bytes
-            if end > trusted_below:
-                self._disk.drop_cache(name, max(0, trusted_below - at))
-
-    def _sync_log(self, start: int) -> None:
-        for at in self._segments.starts():
-            if at + self._segments.file_bytes <= start:
-                continue
-            try:
-                self._disk.sync(self._segments.name(at))
-            except OSError:
-                note_failed_sync(self._disk)  # the next start must not trust the cache
-                raise
+        with noted_syncs(self._disk, self._last_run):
+            for at in self._segments.starts():
+                name, end = self._segments.name(at), at + self._segments.file_bytes
+                if end <= start:
+                    continue
+                try:
+                    self._disk.sync(name)
+                except OSError:
+                    note_failed_sync(self._disk)  # the next start must not trust the cache
+                    raise
+                if end > trusted_below:
+                    self._disk.drop_cache(name, max(0, trusted_below - at))
 
     # After the scan ----------------------------------------------------------------------------
 
