@@ -261,6 +261,7 @@ class Faults:
             for file, data in old.items():
                 disk.truncate(file, 0)
                 disk.write(file, 0, [data])
+                disk.sync(file)  # a power cut that loses it is that of another file
 
         self._end(name, end, "restore epochs of")
 
