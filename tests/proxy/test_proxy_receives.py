@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from kourou.errors import ServiceNotAvailableError, SystemBusyError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig
+from kourou.protocol.popping.receipt_handles import ReceiptHandle
 from kourou.proxy.clients import CLIENT_LOST_S
+from kourou.proxy.deliveries import Deliveries
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
 from kourou.proxy.received_writes import WriteLimits
@@ -337,6 +340,32 @@ def test_message_of_a_client_that_leaves_during_its_renewal_is_visible_soon() ->
         assert bodies(await other.receive()) == [b"one"]
 
     with_rig(test, mode=Mode.CLUSTER)
+
+
+def test_message_is_renewed_after_refusals_of_a_broker_that_has_no_master_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusals = [SystemBusyError(2, "[REJECTREQUEST]"), ServiceNotAvailableError(14, "unconfirmed")]
+    change = Deliveries.change
+
+    async def change_later(*terms: Any, **options: Any) -> ReceiptHandle:
+        if refusals:
+            raise refusals.pop()
+        return await change(*terms, **options)
+
+    monkeypatch.setattr(Deliveries, "change", change_later)
+
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        await producer.send(b"one")
+        [message] = await consumer.receive()
+        for _ in range(20):  # of 5 seconds
+            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+            assert await consumer.receive() == []
+        assert refusals == []
+        assert await consumer.ack(message) == [Code.OK]
+
+    with_rig(test)
 
 
 def test_all_due_messages_are_renewed_at_once() -> None:

@@ -112,7 +112,8 @@ class HeldMessages:
                 renewal.invisible_ms,
             )
         except KourouError as error:
-            can_retry = not isinstance(error, RemoteError)
+            # A slave, or a master that no controller confirms, refuses for a while.
+            can_retry = error.retriable or not isinstance(error, RemoteError)
             log.info("receipt.not_renewed group=%s reason=%s", held.client.group, error)
             self._renewals.failed(renewal, self._cluster.now_ms(), can_retry=can_retry)
         else:
