@@ -279,10 +279,11 @@ def test_damaged_message_is_read_or_refused() -> None:
         connection = members.connection(found.group, 0)
         assert (connection is not None) == bool(members.of(found.group, 0))
     assert refused > MUTATIONS * len(RECORDED)
+    members.expire(EXPIRY_S)
     for text in RECORDED:
         change = decode_member_change(text.encode())
-        members.apply(change, 0)
-        is_listed = change.client_id in members.of(change.group, 0)
+        members.apply(change, EXPIRY_S)
+        is_listed = change.client_id in members.of(change.group, EXPIRY_S)
         assert is_listed == (change.heartbeat_type == REGISTER)
 
 
@@ -300,6 +301,32 @@ def test_member_is_listed_until_it_leaves() -> None:
     assert members.apply(change(UNREGISTER), 2)
     assert not members.apply(change(UNREGISTER), 3)
     assert members.of("sharers", 3) == []
+
+
+def test_member_that_moved_stays_when_its_former_proxy_tells_that_it_left() -> None:
+    members = RemoteMembers()
+    former = decode_member_change(JAVA)
+    channel = json.loads(former.channel_data or "") | {"remoteProxyIp": "10.0.0.8"}
+    moved = replace(former, channel_data=json.dumps(channel))
+    assert members.apply(former, 0)
+    assert not members.apply(moved, 1)
+
+    assert not members.apply(decode_member_change(JAVA_LEFT), 2)
+
+    assert members.of("sharers", 2) == [former.client_id]
+    assert members.apply(replace(moved, heartbeat_type=UNREGISTER), 3)
+    assert members.of("sharers", 3) == []
+
+
+def test_member_with_two_connections_expires_with_the_later_one() -> None:
+    members = RemoteMembers()
+    former = decode_member_change(JAVA)
+    members.apply(former, 0)
+    members.apply(replace(former, channel_data=None), 1)
+    assert members.of("sharers", 1) == [former.client_id]
+    assert members.expire(EXPIRY_S) == set()
+    assert members.of("sharers", EXPIRY_S) == [former.client_id]
+    assert members.expire(EXPIRY_S + 1) == {"sharers"}
 
 
 def test_message_of_an_unknown_kind_changes_nothing() -> None:

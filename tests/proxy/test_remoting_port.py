@@ -25,9 +25,18 @@ from kourou import (
 )
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.errors import ConsumerNotOnlineError, MessageIllegalError
+from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import TopicConfig
-from kourou.protocol.codes import LanguageCode, RequestCode
-from kourou.protocol.command import raise_for_response, request
+from kourou.protocol.clients import (
+    ConsumerData,
+    GetConsumerListByGroupRequestHeader,
+    HeartbeatData,
+    HeartbeatRequestHeader,
+    decode_consumer_list,
+    encode_heartbeat,
+)
+from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.protocol.connections import (
     ConsumerConnection,
     GetConsumerConnectionListRequestHeader,
@@ -47,7 +56,9 @@ from kourou.proxy.member_sync import MemberSync
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType
 from kourou.proxy.remoting_port import RemotingPort
+from kourou.proxy.remoting_session import ASK_S
 from kourou.remoting.network import Address, format_address
+from kourou.remoting.pool import ConnectionPool
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from tests.proxy.proxy_rig import GROUP, TOPIC, Rig
@@ -336,6 +347,70 @@ async def connections(cluster: Cluster, group: str) -> ConsumerConnection:
     return decode_consumer_connection(answer.body)
 
 
+async def ask_members(pool: ConnectionPool, group: str) -> RemotingCommand:
+    """Ask a proxy for the ids of a group's members, as long as clients wait for the answer."""
+    header = GetConsumerListByGroupRequestHeader(group)
+    asked = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+    return await pool.request(format_address(FIRST), asked, 3.0)
+
+
+@asynccontextmanager
+async def member(cluster: Cluster, group: str) -> AsyncIterator[ConnectionPool]:
+    """Return the connections of a member of a group that sends a heartbeat every 30 s."""
+    brokers = Brokers(cluster.runtime, (cluster.namesrv_addr,))
+    consumer = ConsumerData(group, subscriptions=(SubscriptionData(TOPIC),))
+    body = encode_heartbeat(HeartbeatData("member@1", consumers=(consumer,)))
+
+    async def send_heartbeats() -> None:
+        while True:
+            asked = request(RequestCode.HEART_BEAT, HeartbeatRequestHeader(), body)
+            raise_for_response(await brokers.pool.request(format_address(FIRST), asked, 3.0))
+            await asyncio.sleep(30)
+
+    sending = asyncio.create_task(send_heartbeats())
+    await asyncio.sleep(1)
+    try:
+        yield brokers.pool
+    finally:
+        is_failed = sending.done()
+        sending.cancel()
+        await brokers.close()
+        assert not is_failed, "a heartbeat was not answered"
+
+
+def test_broker_that_is_down_does_not_delay_the_answers_of_the_others() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with member(cluster, "sharers") as pool:
+            cluster.network.stall(cluster.broker_address(1))
+            times = []
+            for _ in range(5):
+                began_s = asyncio.get_running_loop().time()
+                answer = await ask_members(pool, "sharers")
+                times.append(asyncio.get_running_loop().time() - began_s)
+                assert decode_consumer_list(answer.body) == ["member@1"]
+                await asyncio.sleep(40)
+            assert times[0] < ASK_S + 0.1
+            assert max(times[1:]) < 0.1
+            cluster.network.heal(cluster.broker_address(1))
+            await asyncio.sleep(35)
+            found = cluster.broker(1).components.context.clients.consumer_group("sharers")
+            assert found is not None
+
+    with_proxies(test)
+
+
+def test_members_of_a_group_are_no_empty_list_while_no_broker_answers() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with member(cluster, "sharers") as pool:
+            assert (await ask_members(pool, "sharers")).code == ResponseCode.SUCCESS
+            for index in range(len(NAMES)):
+                await cluster.stop_broker(index)
+            answer = await ask_members(pool, "sharers")
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    with_proxies(test)
+
+
 def test_connections_of_a_group_include_members_at_proxies_of_rocketmq() -> None:
     async def test(cluster: Cluster) -> None:
         await until(lambda: cluster.broker(0).components.context.topics.get(SYNC_TOPIC) is not None)
@@ -434,6 +509,25 @@ def test_grpc_consumers_are_published_for_other_proxies() -> None:
             channel = json.loads(one.channel_data or "")
             assert channel["type"] == "GRPC_V2"
             assert json.loads(channel["extendAttribute"])["clientType"] == "SIMPLE_CONSUMER"
+
+    with_brokers(test)
+
+
+def test_former_connection_of_a_grpc_consumer_leaves_the_members_of_other_proxies() -> None:
+    async def test(cluster: Cluster, rig: Rig) -> None:
+        members = MemberSync(rig.proxy.cluster, "127.0.0.1%0%18081", lambda _: None)
+        members.start()
+        async with published(cluster) as found:
+            rig.proxy.announce_members(members)
+            for _ in range(2):
+                await rig.consumer(kind=ClientType.SIMPLE_CONSUMER)
+            await until(lambda: len(found) == 3)
+        await members.stop()
+        (left,) = (one.channel_data for one in found if one.heartbeat_type == UNREGISTER)
+        there = [one.channel_data for one in found if one.heartbeat_type == REGISTER]
+        addresses = [json.loads(one or "")["remoteAddress"] for one in (left, *there)]
+        assert addresses[0] in addresses[1:]
+        assert len(set(addresses)) == 2
 
     with_brokers(test)
 

@@ -27,7 +27,7 @@ from kourou.proxy.client_settings import (
 from kourou.proxy.clients import ClientTable, ProxyClient, check_known_group, check_settings
 from kourou.proxy.cluster import Cluster
 from kourou.proxy.held_messages import HeldMessages
-from kourou.proxy.member_messages import REGISTER, UNREGISTER
+from kourou.proxy.member_messages import REGISTER, UNREGISTER, LocalMember
 from kourou.proxy.member_sync import MemberSync
 from kourou.proxy.metadata import CallContext, check_client_id, read_context
 from kourou.proxy.pb import v2
@@ -223,8 +223,10 @@ class ClientCalls:
             if known is None:
                 self._start(self.forget(client))
             raise
-        client.announced = None  # these settings may differ
+        earlier, client.announced = client.announced, None  # these settings may differ
         self._announce(client)
+        if earlier is not None and not earlier.is_same_connection(client.announced):
+            self._publish_left(earlier)
         return answered_settings(remembered, group, self._limits, self._defaults)
 
     def _handlers(self, client: ProxyClient) -> Mapping[int, Handler]:
@@ -253,6 +255,11 @@ class ClientCalls:
             if client.announced is not None:
                 self.members.publish(REGISTER, client.announced)
 
+    def _publish_left(self, member: LocalMember) -> None:
+        """Tell the other proxies that a member has left its group, or one of its connections."""
+        if self.members is not None:
+            self.members.publish(UNREGISTER, member)
+
     async def terminate(
         self, _: Call, context: CallContext, __: v2.NotifyClientTerminationRequest
     ) -> v2.NotifyClientTerminationResponse:
@@ -272,8 +279,8 @@ class ClientCalls:
         """Unregister a client, and release what it holds."""
         self._clients.remove(client)
         self._held.release(client)
-        if client.announced is not None and self.members is not None:
-            self.members.publish(UNREGISTER, client.announced)
+        if client.announced is not None:
+            self._publish_left(client.announced)
         await client.close()
 
     async def expire(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kourou.errors import ProtocolError
 from kourou.model.subscription import SubscriptionData
@@ -93,6 +93,13 @@ class LocalMember:
     local_address: str
     settings: str | None = None
 
+    def is_same_connection(self, other: LocalMember | None) -> bool:
+        """Return whether other proxies take both for one member of one group."""
+        return other is not None and (
+            (self.consumer.group, self.remote_address, self.local_address)
+            == (other.consumer.group, other.remote_address, other.local_address)
+        )
+
 
 def member_change(kind: str, member: LocalMember, proxy_id: str, now_ms: int) -> MemberChange:
     """Return the message about a member of this proxy."""
@@ -125,10 +132,14 @@ def member_change(kind: str, member: LocalMember, proxy_id: str, now_ms: int) ->
 
 
 class RemoteMembers:
-    """Members at other proxies, and the subscriptions of their groups."""
+    """Members at other proxies, and the subscriptions of their groups.
+
+    A member that moves from one proxy to another is registered at the new one, often before the
+    old one tells that it left: each of its connections is known by itself.
+    """
 
     def __init__(self) -> None:
-        self._members: dict[str, dict[str, _RemoteMember]] = {}
+        self._members: dict[str, dict[str, dict[_Channel, _RemoteMember]]] = {}
         self._count = 0
         self._latest: dict[str, MemberChange] = {}
         self._latest_bytes = 0
@@ -136,16 +147,20 @@ class RemoteMembers:
     def apply(self, change: MemberChange, now_s: float) -> bool:
         """Note a change; return whether the members of its group are others now."""
         members = self._members.get(change.group, {})
+        channel = _channel_of(change)
         if change.heartbeat_type == UNREGISTER:
-            return self._remove(change.group, change.client_id)
+            return self._remove(change.group, change.client_id, channel)
         if change.heartbeat_type != REGISTER:
             return False
         is_new = change.client_id not in members
-        if is_new and self._count >= MEMBERS_MAX:
+        channels = members.get(change.client_id, {})
+        is_added = channel not in channels
+        if is_added and self._count >= MEMBERS_MAX:
             return False
-        member = _RemoteMember(now_s + EXPIRY_S, _connection_of(change))
-        self._members.setdefault(change.group, members)[change.client_id] = member
-        self._count += is_new
+        members = self._members.setdefault(change.group, members)
+        member = _RemoteMember(now_s + EXPIRY_S, _connection_of(change, channel))
+        members.setdefault(change.client_id, channels)[channel] = member
+        self._count += is_added
         self._forget_latest(change.group)
         size = _size_of(change)
         if self._latest_bytes + size <= SUBSCRIPTION_BYTES_MAX:
@@ -180,24 +195,33 @@ class RemoteMembers:
     def expire(self, now_s: float) -> set[str]:
         """Forget members without heartbeats; return their groups."""
         late = [
-            (group, client_id)
+            (group, client_id, channel)
             for group, members in self._members.items()
-            for client_id, member in members.items()
+            for client_id, channels in members.items()
+            for channel, member in channels.items()
             if member.until_s <= now_s
         ]
-        for group, client_id in late:
-            self._remove(group, client_id)
-        return {group for group, _ in late}
+        return {one[0] for one in late if self._remove(*one)}
 
     def _connections(self, group: str, now_s: float) -> list[Connection]:
-        members = self._members.get(group, {}).values()
-        return [one.connection for one in members if one.until_s > now_s]
+        """Return the latest connection of each member."""
+        found = []
+        for channels in self._members.get(group, {}).values():
+            latest = max(channels.values(), key=lambda one: one.until_s)
+            if latest.until_s > now_s:
+                found.append(latest.connection)
+        return found
 
-    def _remove(self, group: str, client_id: str) -> bool:
+    def _remove(self, group: str, client_id: str, channel: _Channel) -> bool:
+        """Forget a connection of a member; return whether it was the last one."""
         members = self._members.get(group, {})
-        if members.pop(client_id, None) is None:
+        channels = members.get(client_id, {})
+        if channels.pop(channel, None) is None:
             return False
         self._count -= 1
+        if channels:
+            return False
+        del members[client_id]
         if not members:
             del self._members[group]
             self._forget_latest(group)
@@ -211,23 +235,37 @@ class RemoteMembers:
 
 @dataclass(frozen=True, slots=True)
 class _RemoteMember:
-    """A member at another proxy, until the time of the loop at which it expires."""
+    """A connection of a member to another proxy, until the time of the loop at which it expires."""
 
     until_s: float
     connection: Connection
 
 
-def _connection_of(change: MemberChange) -> Connection:
-    """Return the member as a connected client; its address is empty if the message has none."""
+class _Channel(NamedTuple):
+    """Identity of a member's connection; texts that its message does not have are empty."""
+
+    proxy_ip: str
+    remote_address: str
+    local_address: str
+    kind: str
+
+
+def _channel_of(change: MemberChange) -> _Channel:
     try:
-        channel = loads((change.channel_data or "").encode())
+        found = loads((change.channel_data or "").encode())
     except ProtocolError:
-        channel = None
-    address = channel.get("remoteAddress") if isinstance(channel, dict) else None
-    if not isinstance(address, str) or len(address) > ADDRESS_CHARS_MAX:
-        address = ""
+        found = None
+    values = found if isinstance(found, dict) else {}
+    texts = map(values.get, ("remoteProxyIp", "remoteAddress", "localAddress", "type"))
+    return _Channel._make(
+        text if isinstance(text, str) and len(text) <= ADDRESS_CHARS_MAX else "" for text in texts
+    )
+
+
+def _connection_of(change: MemberChange, channel: _Channel) -> Connection:
+    """Return the member as a connected client."""
     language = language_of(change.language or "")
-    return Connection(change.client_id, address, language, change.version)
+    return Connection(change.client_id, channel.remote_address, language, change.version)
 
 
 def _size_of(change: MemberChange) -> int:

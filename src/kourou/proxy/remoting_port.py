@@ -299,9 +299,10 @@ class RemotingPort:
         if self.members is not None:
             group = asked.command.header(GetConsumerListByGroupRequestHeader).consumer_group
             found |= dict.fromkeys(self.members.of(group))
-        if not found and answers:
-            return relayed(asked.command, answers[0])
-        return response(asked.command, body=encode_consumer_list(list(found)))
+        if found:
+            return response(asked.command, body=encode_consumer_list(list(found)))
+        # Not an empty list: a member would give up all its queues.
+        return relayed(asked.command, answers[0]) if answers else _unanswered(asked.command)
 
     async def _connections(self, session: RemotingSession, asked: Request) -> RemotingCommand:
         """Return the connections of a group at the first broker that has it, and other proxies."""
@@ -313,8 +314,7 @@ class RemotingPort:
             local = decode_consumer_connection(known[0].body) if known else None
             return response(asked.command, body=encode_consumer_connection(_both(local, remote)))
         if not answers:
-            text = "no broker answered"
-            return response(asked.command, ResponseCode.SYSTEM_ERROR, text)
+            return _unanswered(asked.command)
         return relayed(asked.command, (known or answers)[0])
 
     def _any_of(self, session: RemotingSession) -> list[str]:
@@ -350,6 +350,11 @@ async def _served(serve: Serve, session: RemotingSession, asked: Request) -> Rem
         return response(asked.command, ResponseCode.MESSAGE_ILLEGAL, str(error))
     except TransportError as error:
         return response(asked.command, ResponseCode.SYSTEM_ERROR, str(error))
+
+
+def _unanswered(command: RemotingCommand) -> RemotingCommand:
+    """Return the response to a question about a group that no broker has answered."""
+    return response(command, ResponseCode.SYSTEM_ERROR, "no broker answered")
 
 
 def _both(local: ConsumerConnection | None, remote: ConsumerConnection) -> ConsumerConnection:

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 BROKER_NAME: Final = "bname"
 _TRANSACTION_ID: Final = "transactionId"
 _TRANSACTIONS_MAX: Final = 10_000
+ASK_S: Final = 2.0
+"""Time for the answer of one of several brokers: less than the 3 s that clients wait."""
 _BY_SLAVES: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
 """Codes with which a master that has been replaced refuses what only masters do."""
 _BROKER_REQUESTS: Final = (
@@ -60,7 +62,8 @@ class RemotingSession:
         self._later = DeferredReplies()
         self._heartbeat: RemotingCommand | None = None
         self._brokers_of_transactions: dict[str, str] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._silent: set[str] = set()  # brokers that did not answer the last time
         self.addresses: dict[str, str] = {}
         self.members: dict[str, LocalMember] = {}
 
@@ -96,7 +99,7 @@ class RemotingSession:
     async def register(self, command: RemotingCommand, heartbeat: HeartbeatData) -> RemotingCommand:
         """Forward a heartbeat to the brokers of its topics, and to those the client uses already.
 
-        A broker that does not answer gets the next heartbeat.
+        A broker that does not answer gets the next heartbeat, whose answer is not waited for.
 
         Returns:
             The response for the client: the first refusal, or success.
@@ -113,14 +116,25 @@ class RemotingSession:
             )
         topics = [one.topic for consumer in heartbeat.consumers for one in consumer.subscriptions]
         self.addresses.update(await self._masters(topics))
-        answers = await self.ask(command, list(self.addresses))
+        for address in self._silent & self.addresses.keys():
+            self._start(self._ask_one(command, address))
+        answers = await self._ask_all(command, self.addresses.keys() - self._silent)
         refusal = next((one for one in answers if one.code != ResponseCode.SUCCESS), None)
         return response(command, remark="") if refusal is None else relayed(command, refusal)
 
     async def ask(
         self, command: RemotingCommand, addresses: Collection[str]
     ) -> list[RemotingCommand]:
-        """Send a request to several brokers; return the responses of those that answer."""
+        """Send a request to several brokers; return the responses of those that answer.
+
+        Those that did not answer the last time are asked only if there are no others.
+        """
+        heard = [address for address in addresses if address not in self._silent]
+        return await self._ask_all(command, heard or addresses)
+
+    async def _ask_all(
+        self, command: RemotingCommand, addresses: Iterable[str]
+    ) -> list[RemotingCommand]:
         found = await asyncio.gather(*(self._ask_one(command, address) for address in addresses))
         return [answer for answer in found if answer is not None]
 
@@ -144,10 +158,13 @@ class RemotingSession:
 
     async def _ask_one(self, command: RemotingCommand, address: str) -> RemotingCommand | None:
         try:
-            return await self._pool.request(address, copied(command), REQUEST_TIMEOUT_S)
+            answer = await self._pool.request(address, copied(command), ASK_S)
         except TransportError as error:
+            self._silent.add(address)
             log.info("remoting_client.broker_silent broker=%s reason=%s", address, error)
             return None
+        self._silent.discard(address)
+        return answer
 
     async def _introduce(self, address: str, broker_name: str) -> None:
         """Register the client at a broker to which it sends its first request."""
@@ -207,7 +224,7 @@ class RemotingSession:
         except TransportError as error:
             log.info("remoting_client.not_told code=%d reason=%s", command.code, error)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
