@@ -19,6 +19,7 @@ from kourou.proxy.cluster import Cluster as Brokers
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code, MessageType, TransactionResolution
 from kourou.proxy.server import Proxy
+from kourou.remoting.network import parse_address
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from tests.proxy.proxy_rig import GROUP, PROXY, TOPIC, Rig, TestClient
@@ -53,12 +54,16 @@ async def proxied(cluster: Cluster) -> AsyncIterator[Rig]:
         await rig.close()
 
 
-def with_brokers(test: Callable[[Cluster, Rig], Awaitable[None]], **options: Any) -> None:
-    """Run a test with two brokers that have the topic TOPIC, and a proxy."""
+def with_brokers(
+    test: Callable[[Cluster, Rig], Awaitable[None]],
+    groups: tuple[SubscriptionGroup, ...] = (),
+    **options: Any,
+) -> None:
+    """Run a test with two brokers that have the topic TOPIC and the groups, and a proxy."""
 
     async def main() -> None:
         async with Cluster(brokers=len(NAMES), **options) as cluster:
-            await create(cluster, TopicConfig(TOPIC, 1, 1))
+            await create(cluster, TopicConfig(TOPIC, 1, 1), groups=groups)
             async with proxied(cluster) as rig:
                 await test(cluster, rig)
 
@@ -345,3 +350,41 @@ def test_no_acknowledged_message_is_lost_or_comes_again_in_partitions(seed: int)
         assert len({host for _, host in copies}) == len(NAMES)
 
     with_brokers(test, seed=seed)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_clients_begin_while_a_broker_is_down(*, is_known: bool) -> None:
+    """SDKs wait 3 s for the answer to their settings."""
+
+    async def test(cluster: Cluster, rig: Rig) -> None:
+        if is_known:
+            await rig.consumer(client_id="earlier@1")
+        cluster.network.stall(cluster.broker_address(1))
+        for number in range(4):
+            async with asyncio.timeout(2.5):
+                await rig.producer(client_id=f"producer@{number}")
+            async with asyncio.timeout(2.5):
+                await rig.consumer(client_id=f"consumer@{number}", group=f"group-{number}")
+        cluster.network.heal(cluster.broker_address(1))
+
+    groups = tuple(SubscriptionGroup(f"group-{number}") for number in range(4))
+    with_brokers(test, groups=groups)
+
+
+@pytest.mark.parametrize("fault", ["cut", "stall"])
+def test_known_routes_are_returned_while_no_name_server_answers(fault: str) -> None:
+    async def test(cluster: Cluster, rig: Rig) -> None:
+        client = await rig.producer()
+        asked = v2.QueryRouteRequest(topic=v2.Resource(name=TOPIC))
+        before = await client.grpc.call("QueryRoute", asked)
+        namesrv = parse_address(cluster.namesrv_addr)
+        getattr(cluster.network, fault)(namesrv)
+        await asyncio.sleep(ROUTE_REFRESH_S)
+        async with asyncio.timeout(2.5):
+            assert await client.grpc.call("QueryRoute", asked) == before
+        unknown = v2.QueryRouteRequest(topic=v2.Resource(name="Unknown"))
+        answer = await client.grpc.call("QueryRoute", unknown)
+        assert answer.status.code not in (Code.OK, Code.TOPIC_NOT_FOUND)
+        cluster.network.heal(namesrv)
+
+    with_brokers(test)

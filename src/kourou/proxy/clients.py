@@ -52,6 +52,9 @@ CLIENT_EXPIRY_S: Final = 120.0
 CLIENT_LOST_S: Final = 15.0
 """Seconds without a call and a stream after which the messages that a client holds are released.
 Clients open a lost stream again within 5 s, and send heartbeats every 10 s."""
+_REGISTER_S: Final = 1.0
+"""Wait for a broker's answer to a heartbeat: SDKs wait 3 s for the answer to their settings, which
+brokers that are down must not take. A slow broker registers the client all the same."""
 _CONSUMERS: Final = {
     ClientType.PUSH_CONSUMER: ConsumeType.PASSIVELY,
     ClientType.SIMPLE_CONSUMER: ConsumeType.ACTIVELY,
@@ -150,7 +153,7 @@ class ProxyClient:
     async def _register_at(self, address: str, body: bytes) -> None:
         command = self.command(request(RequestCode.HEART_BEAT, HeartbeatRequestHeader(), body))
         try:
-            answer = await self.pool.request(address, command, REQUEST_TIMEOUT_S)
+            answer = await self.pool.request(address, command, _REGISTER_S)
         except TransportError as error:
             log.info("client.not_registered id=%s broker=%s reason=%s", self.id, address, error)
             return

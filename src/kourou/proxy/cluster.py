@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 3.0
 """Time for a request to a broker or a name server that is not held there."""
+_KNOWN_ROUTE_S: Final = 2.0
+"""Time for the look-up of a route that is known: less than the 3 s that SDKs wait for an answer."""
 ROUTES_MAX: Final = 20_000
 MASTER_WAIT_S: Final = 2.0
 """Longest wait of a call for the next master: less than the 3 s that SDKs wait for an answer."""
@@ -139,12 +141,21 @@ class Cluster:
         )
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return the present route of a topic.
+        """Return the present route of a topic, or the known one while no name server answers.
 
         Raises:
             NoRouteError: the name servers do not have the topic.
         """
-        route = await self.routes.refresh(topic, REQUEST_TIMEOUT_S)
+        known = self.routes.cached(topic)
+        timeout_s = REQUEST_TIMEOUT_S if known is None else _KNOWN_ROUTE_S
+        try:
+            route = await self.routes.refresh(topic, timeout_s)
+        except NoRouteError:
+            raise
+        except KourouError:
+            if known is None:
+                raise
+            route = known
         if not route.queue_datas:
             raise NoRouteError(f"No topic route info in name server for the topic: {topic}")
         return route

@@ -30,7 +30,10 @@ from kourou.remoting.pool import ConnectionPool
 
 T = TypeVar("T")
 
-_TIMEOUT_S: Final = 3.0
+_ROUTE_S: Final = 3.0
+"""Time for the look-up of a route."""
+_TIMEOUT_S: Final = 1.0
+"""Time for the answer of a broker: SDKs wait 3 s, in which another broker is to be asked."""
 _FAILURES_MAX: Final = 2
 """Brokers that may fail to answer before a look-up fails: each takes up to `_TIMEOUT_S`."""
 
@@ -71,9 +74,9 @@ class RemoteMetadata:
 
     async def _load_topic(self, topic: str) -> TopicConfig | None:
         try:
-            route = await self._routes.get(topic, _TIMEOUT_S)
+            route = await self._routes.get(topic, _ROUTE_S)
             if not any(MASTER_ID in broker.broker_addrs for broker in route.broker_datas):
-                route = await self._routes.refresh(topic, _TIMEOUT_S)
+                route = await self._routes.refresh(topic, _ROUTE_S)
         except NoRouteError:
             return None
         names = [broker.broker_name for broker in route.broker_datas]
