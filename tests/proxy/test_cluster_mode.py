@@ -388,3 +388,34 @@ def test_known_routes_are_returned_while_no_name_server_answers(fault: str) -> N
         cluster.network.heal(namesrv)
 
     with_brokers(test)
+
+
+@pytest.mark.parametrize("fault", ["cut", "stall"])
+def test_acknowledgement_is_repeated_with_the_first_handle_after_a_fault(fault: str) -> None:
+    """SDKs repeat it until it succeeds, or the handle is refused."""
+
+    async def test(cluster: Cluster, rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        for name in NAMES:
+            assert await consumer.receive(broker=name) == []
+        await producer.send(b"one")
+        [message] = [one for name in NAMES for one in await consumer.receive(broker=name)]
+        for _ in range(14):  # the receipt has been renewed
+            await asyncio.sleep(5)
+            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+        addresses = [cluster.broker_address(index) for index in range(len(NAMES))]
+        for address in addresses:
+            getattr(cluster.network, fault)(address)
+        [failed] = await consumer.ack(message)
+        assert failed not in (Code.OK, Code.INVALID_RECEIPT_HANDLE)
+        for address in addresses:
+            cluster.network.heal(address)
+
+        assert await consumer.ack(message) == [Code.OK]
+
+        for _ in range(20):
+            assert await consumer.receive(broker="broker-0") == []
+            assert await consumer.receive(broker="broker-1") == []
+            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+
+    with_brokers(test)

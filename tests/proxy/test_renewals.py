@@ -115,6 +115,34 @@ def test_other_messages_are_not_found(client: ClientGroup, message_id: str, offs
     assert len(renewals) == 1
 
 
+def test_message_whose_acknowledgement_failed_is_found_until_it_is_visible() -> None:
+    renewals = started(RenewalPolicy(handles_max=1))
+    add(renewals)
+    (renewal,) = renewals.due(POPPED_MS + 50_000, 10)
+    renewed = renew(renewals, renewal, POPPED_MS + 50_000)
+    for _ in range(2):
+        held = renewals.take(ALICE, "id7", receipt())
+        assert held is not None
+        assert held.receipt == renewed
+        renewals.put_back(held)
+        renewals.put_back(held)
+        assert len(renewals) == renewals.count(ALICE) == 1
+    assert renewals.due(renewed.revive_at_ms, 10) == []
+    assert len(renewals) == 1
+    assert renewals.due(renewed.revive_at_ms + 2_000, 10) == []
+    assert len(renewals) == 0
+
+
+def test_message_whose_acknowledgement_failed_is_not_released() -> None:
+    renewals = started()
+    add(renewals)
+    held = renewals.take(ALICE, "id7", receipt())
+    assert held is not None
+    renewals.put_back(held)
+    assert renewals.release(ALICE) == []
+    assert len(renewals) == 0
+
+
 def test_acknowledged_message_is_not_renewed() -> None:
     renewals = started()
     add(renewals)

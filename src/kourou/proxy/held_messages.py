@@ -52,14 +52,21 @@ class HeldMessages:
 
     async def take(
         self, context: CallContext, group: str, message_id: str, receipt: ReceiptHandle
-    ) -> ReceiptHandle | None:
-        """Return the receipt of a message's last renewal; it is renewed no more.
+    ) -> HeldMessage | None:
+        """Return a message with the receipt of its last renewal; it is renewed no more.
 
         Waits for a renewal in progress, because its receipt replaces the earlier one. None if the
         message is not held.
         """
         held = self._renewals.take(ClientGroup(context.client_id, group), message_id, receipt)
-        return None if held is None else await self._final_receipt(held)
+        if held is not None:
+            await self._final_receipt(held)
+        return held
+
+    def put_back(self, held: HeldMessage | None) -> None:
+        """Find the last receipt of a message again; the request for which it was taken failed."""
+        if held is not None:
+            self._renewals.put_back(held)
 
     def take_unrenewed(
         self, client_id: str, group: str, message_id: str, receipt: ReceiptHandle

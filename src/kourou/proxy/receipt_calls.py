@@ -19,7 +19,9 @@ from kourou.proxy.deliveries import Deliveries
 from kourou.proxy.held_messages import HeldMessages
 from kourou.proxy.metadata import CallContext
 from kourou.proxy.pb import v2
+from kourou.proxy.pb.v2 import Code
 from kourou.proxy.receipts import check_not_expired, read_handle
+from kourou.proxy.renewals import HeldMessage
 from kourou.proxy.status import combined_status, error_status, ok, response_status
 from kourou.proxy.times import duration_ms
 from kourou.remoting.pool import ConnectionPool
@@ -50,9 +52,10 @@ class ReceiptCalls:
         check_group(asked.group.name)
         statuses: list[v2.Status | None] = [None] * len(asked.entries)
         receipts: dict[int, ReceiptHandle] = {}
+        taken: dict[int, HeldMessage | None] = {}
         for at, entry in enumerate(asked.entries):
             try:
-                receipts[at] = await self._current(context, asked.group.name, entry)
+                receipts[at], taken[at] = await self._current(context, asked.group.name, entry)
             except KourouError as error:
                 statuses[at] = error_status(error)
         topic, group = asked.topic.name, asked.group.name
@@ -64,6 +67,8 @@ class ReceiptCalls:
             )
             for at in of_broker:
                 statuses[at] = outcome
+                if outcome.code != Code.OK:
+                    self._held.put_back(taken[at])
         entries = [
             v2.AckMessageResultEntry(
                 message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=outcome
@@ -77,13 +82,15 @@ class ReceiptCalls:
 
     async def _current(
         self, context: CallContext, group: str, entry: v2.AckMessageEntry
-    ) -> ReceiptHandle:
-        """Return the present receipt of a message: that of its last renewal."""
+    ) -> tuple[ReceiptHandle, HeldMessage | None]:
+        """Return the present receipt of a message: that of its last renewal, if it has one."""
         message_id, receipt = entry.message_id, read_handle(entry.receipt_handle)
+        held = None
         if not self._held.take_unrenewed(context.client_id, group, message_id, receipt):
-            receipt = await self._held.take(context, group, message_id, receipt) or receipt
+            held = await self._held.take(context, group, message_id, receipt)
+        receipt = receipt if held is None else held.receipt
         check_not_expired(receipt, self._cluster.now_ms())
-        return receipt
+        return receipt, held
 
     async def change_invisible(
         self, _: Call, context: CallContext, asked: v2.ChangeInvisibleDurationRequest
@@ -94,17 +101,21 @@ class ReceiptCalls:
         invisible_ms = duration_ms(asked.invisible_duration)
         check_invisible(invisible_ms, self._limits)
         receipt = read_handle(asked.receipt_handle)
-        renewed = await self._held.take(context, asked.group.name, asked.message_id, receipt)
-        receipt = renewed or receipt
+        held = await self._held.take(context, asked.group.name, asked.message_id, receipt)
+        receipt = receipt if held is None else held.receipt
         check_not_expired(receipt, self._cluster.now_ms())
-        changed = await self._deliveries.change(
-            self._pool(context),
-            asked.topic.name,
-            asked.group.name,
-            receipt,
-            invisible_ms,
-            suspend=asked.suspend,
-        )
+        try:
+            changed = await self._deliveries.change(
+                self._pool(context),
+                asked.topic.name,
+                asked.group.name,
+                receipt,
+                invisible_ms,
+                suspend=asked.suspend,
+            )
+        except KourouError:
+            self._held.put_back(held)
+            raise
         return v2.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
 
     async def forward_to_dead_letters(
@@ -117,15 +128,18 @@ class ReceiptCalls:
         check_topic(asked.topic.name)
         check_group(asked.group.name)
         receipt = read_handle(asked.receipt_handle)
-        renewed = await self._held.take(context, asked.group.name, asked.message_id, receipt)
-        receipt = renewed or receipt
-        await self._deliveries.dead_letter(
-            required_client(self._clients, context).pool,
-            asked.topic.name,
-            asked.group.name,
-            asked.message_id,
-            receipt,
-        )
+        held = await self._held.take(context, asked.group.name, asked.message_id, receipt)
+        try:
+            await self._deliveries.dead_letter(
+                required_client(self._clients, context).pool,
+                asked.topic.name,
+                asked.group.name,
+                asked.message_id,
+                receipt if held is None else held.receipt,
+            )
+        except KourouError:
+            self._held.put_back(held)
+            raise
         return v2.ForwardMessageToDeadLetterQueueResponse(
             status=response_status(ResponseCode.SUCCESS, None)
         )

@@ -7,6 +7,7 @@ the message's current one is found by message id, broker, queue and offset.
     add ─▶ held ─due─▶ renewing ─renewed─▶ held ...      take: acknowledged, changed
              │             └─failed─▶ held, or dropped   release: the client left
              └─ after 3 h: one last change, to the group's retry delay, then dropped
+    put_back: what the client asked for failed, and it may ask again, until the message is visible
 
 A message that is taken while its renewal is in progress keeps the receipt that the renewal
 returns: the caller waits for the end of the renewal, and then acknowledges with that receipt. It is
@@ -87,6 +88,7 @@ class HeldMessage:
         failures: failed ones since the last success.
         is_renewing: a renewal is in progress.
         is_taken: the client has acknowledged or changed it, or left.
+        is_ending: it was taken before, and is neither renewed nor released.
     """
 
     client: ClientGroup
@@ -101,6 +103,7 @@ class HeldMessage:
     failures: int = 0
     is_renewing: bool = False
     is_taken: bool = False
+    is_ending: bool = False
     _bucket: int | None = None
 
 
@@ -198,6 +201,19 @@ class Renewals:
             self._remove(message)
         return message
 
+    def put_back(self, message: HeldMessage) -> None:
+        """Let the client find a message again that was taken, because its request failed.
+
+        It is not renewed: the broker may have acknowledged it all the same.
+        """
+        held = self._by_client.get(message.client, {})
+        if message._key in held or self._count >= self._policy.handles_max:  # noqa: SLF001
+            return
+        message.is_taken, message.is_ending = False, True
+        self._by_client.setdefault(message.client, held)[message._key] = message  # noqa: SLF001
+        self._count += 1
+        self._schedule(message, message.receipt.revive_at_ms + _BUCKET_MS)
+
     def find(
         self, client: ClientGroup, message_id: str, receipt: ReceiptHandle
     ) -> HeldMessage | None:
@@ -275,11 +291,12 @@ class Renewals:
     def _released(self, messages: list[HeldMessage]) -> Iterator[Renewal]:
         for message in messages:
             self._remove(message)
-            yield Renewal(message, self._policy.release_ms, is_last=True)
+            if not message.is_ending:
+                yield Renewal(message, self._policy.release_ms, is_last=True)
 
     def _next_renewal(self, message: HeldMessage, now_ms: int) -> Renewal | None:
         """Return the renewal of a message that is due; None to drop it."""
-        if message.receipt.revive_at_ms <= now_ms:
+        if message.is_ending or message.receipt.revive_at_ms <= now_ms:
             return None
         if now_ms - message.first_pop_ms < self._policy.held_ms_max:
             steps = self._policy.steps_ms
