@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from kourou import AdminClient
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig
-from kourou.proxy.cluster import ROUTE_REFRESH_S
+from kourou.proxy.cluster import ROUTE_DENIED_S, ROUTE_REFRESH_S
 from kourou.proxy.cluster import Cluster as Brokers
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code, MessageType, TransactionResolution
@@ -419,3 +420,26 @@ def test_acknowledgement_is_repeated_with_the_first_handle_after_a_fault(fault: 
             await consumer.heartbeat(ClientType.PUSH_CONSUMER)
 
     with_brokers(test)
+
+
+def test_deleted_topic_is_not_found_after_a_minute_until_it_is_made_again() -> None:
+    async def test(cluster: Cluster, rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        await producer.send(b"before")
+        asked = v2.QueryRouteRequest(topic=v2.Resource(name=TOPIC))
+
+        async def codes() -> set[int]:
+            route = await producer.grpc.call("QueryRoute", asked)
+            sent = await producer.try_send(b"after")
+            status, _ = await consumer.try_receive(broker="broker-0")
+            return {route.status.code, sent.status.code, status.code}
+
+        async with AdminClient(cluster.namesrv_addr, runtime=cluster.runtime) as admin:
+            await admin.delete_topic(TOPIC)
+        await producer.grpc.call("QueryRoute", asked)
+        await asyncio.sleep(ROUTE_DENIED_S + 1)
+        assert await codes() == {Code.TOPIC_NOT_FOUND}
+        await create(cluster, TopicConfig(TOPIC, 3, 3))
+        assert await codes() <= {Code.OK, Code.MESSAGE_NOT_FOUND}
+
+    with_brokers(test, auto_create_topic_enable=False)

@@ -1,7 +1,8 @@
 """Cache of topic routes, looked up at the name servers.
 
 A cached route is kept if the name servers no longer have the topic: while a broker restarts, they
-have no route to it for a moment, and clients should retry instead of failing.
+have no route to it for a moment, and clients should retry instead of failing. Servers that serve
+other clients forget it after some time (`denied_s_max`), because topics are deleted, too.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Routes:
             automatically, with at most this number of queues each. None: such a topic is an error.
         on_changed: called with the topic after its route has changed.
         remedy: returns what the user can do about a topic that does not exist, for the error.
+        denied_s_max: seconds after which a cached route is forgotten while the name servers do not
+            have its topic.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Routes:
         auto_create_queue_nums: int | None = None,
         on_changed: Callable[[str], None] | None = None,
         remedy: Callable[[str], str] | None = None,
+        denied_s_max: float = math.inf,
     ) -> None:
         self._name_servers = name_servers
         self._timeout_s = timeout_ms / 1000
@@ -60,9 +64,11 @@ class Routes:
         self._auto_create_queue_nums = auto_create_queue_nums
         self._on_changed = on_changed
         self._remedy = remedy or _remedy
+        self._denied_s_max = denied_s_max
         self._routes: dict[str, TopicRoute] = {}  # in the order of last use
         self._lookups: dict[str, asyncio.Task[TopicRoute]] = {}
         self._suspected_at_s: dict[str, float] = {}  # of topics in `_routes`
+        self._denied_since_s: dict[str, float] = {}  # likewise
 
     async def get(self, topic: str, timeout_s: float) -> TopicRoute:
         """Return the cached route, or look it up.
@@ -204,20 +210,28 @@ class Routes:
         except TopicNotFoundError:
             cached = self._routes.get(topic)
             if cached is not None:
-                return cached
+                now_s = asyncio.get_running_loop().time()
+                since_s = self._denied_since_s.setdefault(topic, now_s)
+                if now_s - since_s < self._denied_s_max:
+                    return cached
+                self._forget(topic)
             route = await self._default_route(topic)
+        self._denied_since_s.pop(topic, None)
         cached = self._routes.pop(topic, None)
         # The same object while nothing changes, so that callers may cache values derived from it.
         self._routes[topic] = cached if route == cached else route
         while len(self._routes) > self._routes_max:
-            oldest = next(iter(self._routes))
-            del self._routes[oldest]
-            self._suspected_at_s.pop(oldest, None)
+            self._forget(next(iter(self._routes)))
         if route != cached:
             log.debug("route.changed topic=%s", topic)
             if self._on_changed is not None:
                 self._on_changed(topic)
         return route
+
+    def _forget(self, topic: str) -> None:
+        del self._routes[topic]
+        self._suspected_at_s.pop(topic, None)
+        self._denied_since_s.pop(topic, None)
 
     async def _query(self, topic: str) -> TopicRoute:
         header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)

@@ -54,6 +54,9 @@ _MASTER_PAUSE_S: Final = 0.1
 """First pause of such a wait; each one after a refusal is twice as long."""
 ROUTE_REFRESH_S: Final = 20.0
 """Age in seconds from which a route is looked up again when it is used."""
+ROUTE_DENIED_S: Final = 60.0
+"""Seconds for which the route of a topic is used that the name servers do not have any more: they
+have none for a moment while its broker or they themselves restart."""
 _PROXY: Final[Address] = ("127.0.0.1", 0)
 
 
@@ -109,7 +112,11 @@ class Cluster:
         self.pool = self.create_pool(_PROXY, {}, complete_stored)
         self.name_servers = NameServers(self.pool, namesrv, runtime.random)
         self.routes = Routes(
-            self.name_servers, int(REQUEST_TIMEOUT_S * 1000), ROUTES_MAX, remedy=_remedy
+            self.name_servers,
+            int(REQUEST_TIMEOUT_S * 1000),
+            ROUTES_MAX,
+            remedy=_remedy,
+            denied_s_max=ROUTE_DENIED_S,
         )
         self._remote = RemoteMetadata(self.pool, self.routes, runtime.random)
         self.metadata: Metadata = metadata or self._remote
