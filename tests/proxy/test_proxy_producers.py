@@ -78,13 +78,14 @@ def test_message_is_not_received_after_its_rollback() -> None:
     with_rig(test)
 
 
+@pytest.mark.parametrize("listen", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("topic_type", ["TRANSACTION", "MIXED"])
 @pytest.mark.parametrize(
     ("resolution", "bodies"),
     [(TransactionResolution.COMMIT, [b"pay"]), (TransactionResolution.ROLLBACK, [])],
 )
 def test_check_of_a_transaction_reaches_the_producer_and_its_answer_ends_it(
-    resolution: TransactionResolution, bodies: list[bytes], topic_type: str
+    resolution: TransactionResolution, bodies: list[bytes], topic_type: str, listen: str
 ) -> None:
     async def test(rig: Rig) -> None:
         producer, consumer = await transaction_clients(rig, topic_type)
@@ -98,7 +99,7 @@ def test_check_of_a_transaction_reaches_the_producer_and_its_answer_ends_it(
         assert await end(producer, *ids, resolution=resolution, source=source) == Code.OK
         assert await received(consumer) == bodies
 
-    with_rig(test)
+    with_rig(test, listen=listen)
 
 
 def test_scheduled_message_is_received_when_it_is_due_and_not_after_its_recall() -> None:

@@ -199,8 +199,7 @@ class RemotingSession:
         """Pass a request of a broker on to the client."""
         command = copied(asked.command)
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
-            host, port = asked.connection.remote_address
-            broker_name = self.addresses.get(f"{host}:{port}")
+            broker_name = self.addresses.get(format_address(asked.connection.remote_address))
             if broker_name is not None:
                 command.ext_fields.setdefault(BROKER_NAME, broker_name)
                 if transaction_id := command.ext_fields.get(_TRANSACTION_ID):

@@ -57,6 +57,7 @@ from kourou.proxy.plain_sends import DEFAULT_QUEUES
 from kourou.proxy.queue_choice import Turns, ordering_key, sending_queue
 from kourou.proxy.status import combined_status, is_not_served, ok
 from kourou.remoting.connection import Request
+from kourou.remoting.network import format_address
 
 TRANSACTION_S: Final = 30.0
 """Seconds in which a transaction can be ended after its send, or after a check of it."""
@@ -233,11 +234,9 @@ class Sends:
         transaction_id = header.transaction_id or message.msg_id
         topic = message.properties.get(names.REAL_TOPIC, message.topic)
         message.topic = topic
-        connection = check.connection
-        address = f"{connection.remote_address[0]}:{connection.remote_address[1]}"
         self._transactions.put(
-            topic, transaction_id, address, header.tran_state_table_offset,
-            header.commit_log_offset,
+            topic, transaction_id, format_address(check.connection.remote_address),
+            header.tran_state_table_offset, header.commit_log_offset,
         )  # fmt: skip
         if client.telemetry is None or not client.telemetry.is_active:
             return
