@@ -105,6 +105,23 @@ def test_broker_instead_of_a_name_server_is_refused(broker: Serving, tmp_path: P
     assert "is no name server" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--grpc-advertise", "proxy:0"), "grpc_advertise: clients cannot connect to port 0"),
+        (("--grpc-advertise", "0.0.0.0:8081"), "grpc_advertise: 0.0.0.0 is a wildcard address"),
+        (
+            ("--reuse-port", "--grpc-port", "8080"),
+            "grpc_server_port and remoting_listen_port are both 8080",
+        ),
+    ],
+)
+def test_address_that_clients_cannot_use_is_refused(options: tuple[str, ...], named: str) -> None:
+    outcome = run_command("serve", "proxy", *options)
+    assert outcome.code == 2
+    assert named in outcome.err
+
+
 def test_option_of_the_broker_before_the_word_proxy_is_refused() -> None:
     outcome = run_command("serve", "--port", "0", "proxy")
     assert outcome.code == 2

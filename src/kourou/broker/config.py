@@ -16,11 +16,10 @@ from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_TEXT, parse_delay_levels
-from kourou.model.route import WILDCARD_HOSTS
 from kourou.model.topic import PERM_READ, PERM_WRITE, TRACE_TOPIC, check_topic
 from kourou.protocol.queue_assignment import MessageRequestMode
 from kourou.remoting.limits import ConnectionLimits
-from kourou.remoting.network import parse_address
+from kourou.remoting.network import parse_address, parse_advertised
 from kourou.remoting.transport_config import TransportConfig
 from kourou.store.config import StoreConfig
 
@@ -382,21 +381,9 @@ def _check_addresses(config: BrokerConfig) -> None:
     try:
         if config.advertise is not None:
             # with port 0, the port that is really listened on is filled in later
-            _check_advertised(*parse_address(config.advertise, config.port or 1))
+            parse_advertised(config.advertise, config.port or 1)
     except ConfigError as error:
         raise ConfigError(f"advertise: {error}") from None
-
-
-def _check_advertised(host: str, port: int) -> None:
-    """Check an address that is to be announced to clients.
-
-    Raises:
-        ConfigError: it is a wildcard address, or port 0.
-    """
-    if host in WILDCARD_HOSTS:
-        raise ConfigError(f"{host} is a wildcard address: use one to which clients can connect")
-    if port == 0:
-        raise ConfigError("clients cannot connect to port 0: omit the port, or use the real one")
 
 
 def _check_sizes(config: BrokerConfig) -> None:

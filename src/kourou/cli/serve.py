@@ -37,7 +37,7 @@ from kourou.cli.process import (
     run,
     stop_at_stdin_end,
 )
-from kourou.cli.serve_grpc import GrpcPlan
+from kourou.cli.serve_grpc import GrpcPlan, advertised_address
 from kourou.cli.serve_namesrv import HELP as NAMESRV_HELP
 from kourou.cli.serve_namesrv import PREFIX as NAMESRV_PREFIX
 from kourou.cli.serve_namesrv import namesrv as serve_namesrv
@@ -134,8 +134,7 @@ class ServeConfig:
             raise ConfigError(f"namesrv_port is {self.namesrv_port}; it must be 0 to 65535")
         if not 0 <= (self.grpc_server_port or 0) <= 65535:
             raise ConfigError(f"grpc_server_port is {self.grpc_server_port}; it must be 0 to 65535")
-        if self.grpc_advertise is not None:
-            parse_address(self.grpc_advertise)
+        advertised_address("grpc_advertise", self.grpc_advertise)
 
     @property
     def grpc_plan(self) -> GrpcPlan | None:
@@ -145,11 +144,10 @@ class ServeConfig:
         port = self.grpc_server_port
         if port is None:
             port = GRPC_PORT if self.broker.port else 0
-        advertise = self.grpc_advertise
         return GrpcPlan(
             address=(self.broker.listen, port),
             is_required=self.grpc_server_port is not None,
-            advertise=None if advertise is None else parse_address(advertise),
+            advertise=advertised_address("grpc_advertise", self.grpc_advertise),
         )
 
 

@@ -14,7 +14,7 @@ from kourou.cli.exits import print_stderr
 from kourou.console.server import ReadMetrics
 from kourou.errors import ConfigError, ListenFailedError
 from kourou.metrics import Family
-from kourou.remoting.network import Address, parse_address
+from kourou.remoting.network import Address, parse_address, parse_advertised
 from kourou.remoting.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -112,6 +112,18 @@ def metrics_reader(
         return [*await broker.metrics(), *proxy.metrics(labels)]
 
     return read
+
+
+def advertised_address(key: str, text: str | None) -> Address | None:
+    """Return the address that a setting names for routes; None: clients use the one they know.
+
+    Raises:
+        ConfigError: clients cannot connect to it.
+    """
+    try:
+        return None if text is None else parse_advertised(text)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
 
 
 def proxy_labels(cluster: str, mode: str) -> dict[str, str]:

@@ -43,7 +43,7 @@ from kourou.cli.process import (
     stop_at_stdin_end,
     stop_on_signals,
 )
-from kourou.cli.serve_grpc import ALPN, missing_packages, proxy_labels
+from kourou.cli.serve_grpc import ALPN, advertised_address, missing_packages, proxy_labels
 from kourou.client.namesrv_addr import parse_namesrv_addr
 from kourou.clock import Clock
 from kourou.console.server import ReadMetrics
@@ -56,7 +56,7 @@ from kourou.model.route import WILDCARD_HOSTS
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.remoting.limits import ConnectionLimits
-from kourou.remoting.network import Address, TcpNetwork, format_address, is_loopback, parse_address
+from kourou.remoting.network import Address, TcpNetwork, format_address, is_loopback
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.tls import TlsMode
 from kourou.remoting.transport_config import TransportConfig
@@ -76,10 +76,6 @@ REMOTING_PORT: Final = 8080
 _PORT_MAX: Final = 65_535
 _NAMESRV_RETRY_S: Final = 1.0
 _NAMESRV_TIMEOUT_S: Final = 3.0
-
-
-def _parsed(address: str | None) -> Address | None:
-    return None if address is None else parse_address(address)
 
 
 @documented
@@ -126,8 +122,23 @@ class ProxyConfig:
         for name in ("grpc_server_port", "remoting_listen_port"):
             if not 0 <= getattr(self, name) <= _PORT_MAX:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 to 65535")
-        _parsed(self.grpc_advertise)
-        _parsed(self.remoting_advertise)
+        port = self.grpc_server_port
+        if port and self.reuse_port and self.remoting_enable and port == self.remoting_listen_port:
+            raise ConfigError(
+                f"grpc_server_port and remoting_listen_port are both {port}: with reuse_port, "
+                "connections of either kind would arrive at both; use another port for one"
+            )
+        _ = self.grpc_advertised, self.remoting_advertised  # ConfigError
+
+    @property
+    def grpc_advertised(self) -> Address | None:
+        """The address in the routes of gRPC clients; None: the one that each uses."""
+        return advertised_address("grpc_advertise", self.grpc_advertise)
+
+    @property
+    def remoting_advertised(self) -> Address | None:
+        """The address in the routes of remoting clients; None: the one that each uses."""
+        return advertised_address("remoting_advertise", self.remoting_advertise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,7 +343,7 @@ async def _open_ports(
     proxy = Proxy(
         runtime.network,
         cluster,
-        advertised=_parsed(config.grpc_advertise),
+        advertised=config.grpc_advertised,
         admission=transport.admission(config.limits, alpn=ALPN),
     )
     grpc = await proxy.start((config.listen, config.grpc_server_port))
@@ -349,7 +360,7 @@ async def _open_ports(
         cluster,
         name=f"{_host(config)}%{grpc[1]}",
         limits=config.limits,
-        advertised=_parsed(config.remoting_advertise),
+        advertised=config.remoting_advertised,
         admission=transport.admission(config.limits),
     )
     remoting = await _start_remoting(port, (config.listen, config.remoting_listen_port))
@@ -361,7 +372,7 @@ async def _open_ports(
 
 def _host(config: ProxyConfig) -> str:
     """Return a host that distinguishes this machine from those of other proxies."""
-    advertised = _parsed(config.remoting_advertise)
+    advertised = config.remoting_advertised
     if advertised is not None:
         return advertised[0]
     if config.listen not in WILDCARD_HOSTS:
@@ -413,5 +424,5 @@ def _own_certificate(config: ProxyConfig, clock: Clock) -> OwnCertificate:
 def _hosts(config: ProxyConfig) -> list[str]:
     """Return the names in the certificate, beside those of this machine."""
     hosts = [] if config.listen in WILDCARD_HOSTS else [config.listen]
-    advertised = (_parsed(config.grpc_advertise), _parsed(config.remoting_advertise))
+    advertised = (config.grpc_advertised, config.remoting_advertised)
     return [*hosts, *dict.fromkeys(address[0] for address in advertised if address is not None)]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from kourou.errors import AddressInUseError, ConfigError, ConnectFailedError, ListenFailedError
+from kourou.model.route import WILDCARD_HOSTS
 from kourou.remoting.admission import Admission, AdmissionListener, ends_if_cancelled
 from kourou.remoting.tls import TlsContext
 
@@ -196,6 +197,21 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
     if not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
         raise ConfigError(f"address {text!r}: port {port!r} is not a number from 0 to {_PORT_MAX}")
     return host, int(port)
+
+
+def parse_advertised(text: str, default_port: int | None = None) -> Address:
+    """Return an address that is to be announced to clients, as `parse_address` does.
+
+    Raises:
+        ConfigError: also if it is a wildcard address, or has port 0.
+    """
+    host, port = parse_address(text, default_port)
+    if host in WILDCARD_HOSTS:
+        raise ConfigError(f"{host} is a wildcard address: use one to which clients can connect")
+    if port == 0:
+        omitted = "" if default_port is None else "omit the port, or "
+        raise ConfigError(f"clients cannot connect to port 0: {omitted}use the real one")
+    return host, port
 
 
 def format_address(address: Address) -> str:
