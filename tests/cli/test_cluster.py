@@ -326,6 +326,19 @@ def test_other_topology_is_refused(tmp_path: Path, command: Command) -> None:
     assert "has a cluster of --brokers 2 --replicas 1 --namesrvs 1, not --brokers 3" in outcome.err
 
 
+def test_other_port_of_the_name_server_is_refused(tmp_path: Path, command: Command) -> None:
+    directory = ClusterDirectory(tmp_path)
+    with directory.locked():
+        directory.settle(
+            {"brokers": 1}, lambda shape: create_topology(shape, 9876, lambda _: True, Random(0))
+        )
+
+    outcome = command("cluster", "--dir", str(tmp_path), "--namesrv-port", "9877")
+
+    assert outcome.code == 2
+    assert f"server of {tmp_path} has port 9876, not --namesrv-port 9877" in outcome.err
+
+
 def test_name_server_port_in_use_is_refused(tmp_path: Path, command: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])

@@ -114,3 +114,15 @@ def test_last_error_is_shown(tmp_path: Path, text: str, shown: str) -> None:
 
     assert directory.last_error("a") == shown
     assert directory.last_error("b") == ""
+
+
+def test_error_of_an_earlier_process_is_not_shown(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path)
+    with directory.open_log("a") as log:
+        log.write(b"Error: port in use\n")
+    with directory.open_log("a") as log:
+        assert directory.last_error("a") == ""
+        log.write(b"event=serving\n")
+
+    assert directory.last_error("a") == "event=serving"
+    assert ClusterDirectory(tmp_path).last_error("a") == "Error: port in use"

@@ -66,6 +66,13 @@ def test_used_ports_are_not_chosen() -> None:
         create_topology(Shape(brokers=26), 0, free.__contains__, Random(2))
 
 
+def test_requested_port_of_the_name_server_is_chosen_for_no_other_server() -> None:
+    free = {25_000, *range(25_002, 25_098)}
+
+    with pytest.raises(AddressInUseError):  # 23 pairs of ports without it, for 24 servers
+        create_topology(Shape(brokers=12), 25_004, free.__contains__, Random(2))
+
+
 def test_port_of_the_name_server_in_use_is_refused() -> None:
     with pytest.raises(AddressInUseError, match=r"127\.0\.0\.1:9876"):
         create_topology(Shape(brokers=1), 9876, lambda port: port != 9876, Random(1))

@@ -86,12 +86,13 @@ _Namesrvs = Annotated[
     int | None, typer.Option(metavar="M", help="Name servers.  [default: those of DIR, or 1]")
 ]
 _NamesrvPort = Annotated[
-    int,
+    int | None,
     typer.Option(
         metavar="PORT",
         min=0,
         max=65535,
-        help="The port of the first name server of a new cluster; 0 means any free.",
+        help="The port of the first name server; 0 means any free.  [default: that of DIR, or "
+        "9876]",
     ),
 ]
 _ControllerAddresses = Annotated[
@@ -144,7 +145,7 @@ def cluster(
     namesrvs: _Namesrvs = None,
     proxies: _Proxies = None,
     directory: ClusterDir = None,
-    namesrv_port: _NamesrvPort = int(NAMESRV_DEFAULT.rpartition(":")[2]),
+    namesrv_port: _NamesrvPort = None,
     config: _Config = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object for each event.")

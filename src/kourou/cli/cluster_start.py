@@ -65,6 +65,7 @@ Exit codes: 0 stopped, 1 stopped and a process was killed or failed, 2 wrong opt
 another cluster, 3 could not start (port in use, DIR in use), 130 stopped by a second Ctrl-C.
 """
 
+_NAMESRV_PORT: Final = int(NAMESRV_DEFAULT.rpartition(":")[2])
 _LABEL: Final = 13
 _DUPLICATE_S: Final = 0.5
 """A second signal within this time is no second request: `timeout` sends each signal twice."""
@@ -77,7 +78,7 @@ def start_cluster(
     directory: Path | None,
     wanted: Mapping[str, int],
     *,
-    namesrv_port: int,
+    namesrv_port: int | None,
     config: Path | None,
     as_json: bool,
 ) -> None:
@@ -86,7 +87,8 @@ def start_cluster(
     Args:
         directory: holds its ports, stores and logs.
         wanted: the fields of `Shape` that are given.
-        namesrv_port: of the first name server of a new cluster; 0 chooses a free one.
+        namesrv_port: of the first name server; 0: any free one; None: the usual one, if it is not
+            chosen yet.
         config: settings of all brokers.
         as_json: print each event as JSON.
     """
@@ -99,17 +101,23 @@ def start_cluster(
     shape = Shape(**{"brokers": 1, **wanted})  # refused before a directory is created
     if shape.proxies and (missing := missing_packages()):
         raise UsageError(missing)
+    new_port = _NAMESRV_PORT if namesrv_port is None else namesrv_port
     with files.locked():
         topology = files.settle(
             wanted,
             lambda shape: create_topology(
                 shape,
-                namesrv_port,
-                lambda port: _is_free(port, is_requested=port == namesrv_port),
+                new_port,
+                lambda port: _is_free(port, is_requested=port == new_port),
                 SystemRandom(),
                 has_etcd=_has_etcd(),
             ),
         )
+        if (port := topology.of_role(Role.NAMESRV)[0].port) != namesrv_port and namesrv_port:
+            raise UsageError(
+                f"the first name server of {files.path} has port {port}, not --namesrv-port "
+                f"{namesrv_port}: leave the option out, or choose another directory with --dir"
+            )
         if topology.of_role(Role.ETCD) and not _has_etcd():
             raise UsageError(f"the cluster in {files.path} {NEEDS_ETCD}")
         path = None if config is None else str(config.absolute())
@@ -275,7 +283,8 @@ class _Events:
             output.print_line(f"Stopping: {first}, then slaves, then {last}.")
         elif event == "cluster.waiting":
             output.print_line(f"Waiting: {one_line(fields['reason'])}")
-            output.print_line(f"  kourou cluster status --dir {self._files.path}  shows more")
+            where = shlex.quote(str(self._files.path))
+            output.print_line(f"  kourou cluster status --dir {where}  shows more")
         elif event == "master.lost":
             output.print_line(f"{fields['broker']} has no master")
         elif event == "master.elected":
@@ -297,9 +306,10 @@ class _Events:
         name = fields["child"]
         if event == "child.failing":
             self._failing.add(name)
+            reason = f": {fields['last_error']}" if fields["last_error"] else ""
             return (
                 f"{name} ended {fields['failures']} times in a row and is started again and again, "
-                f"in growing pauses: {fields['last_error']}  (log: {fields['log']})"
+                f"in growing pauses{reason}  (log: {fields['log']})"
             )
         if event == "child.killed":
             return f"{name} was killed, because it had not stopped yet"

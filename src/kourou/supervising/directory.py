@@ -42,6 +42,7 @@ class ClusterDirectory:
     def __init__(self, path: Path) -> None:
         """Name the directory, which need not exist."""
         self.path = path.expanduser().absolute()
+        self._log_starts: dict[str, int] = {}  # size of each log file when it was opened
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -143,13 +144,19 @@ class ClusterDirectory:
         file.parent.mkdir(exist_ok=True)
         if file.exists() and file.stat().st_size > LOG_BYTES_MAX:
             file.replace(file.with_name(f"{file.name}.1"))
-        return file.open("ab")
+        log = file.open("ab")
+        self._log_starts[name] = log.seek(0, os.SEEK_END)
+        return log
 
     def last_error(self, name: str) -> str:
-        """Return the last error text in a log file, or else its last line; empty without one."""
+        """Return the last error text in a log file, or else its last line; empty without one.
+
+        What was there before `open_log` is of an earlier process, and does not count.
+        """
+        first = self._log_starts.get(name, 0)
         try:
             with self.log_file(name).open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                file.seek(max(first, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
                 text = file.read().decode("utf-8", "replace")
         except OSError:
             return ""

@@ -241,7 +241,7 @@ def create_topology(
         raise UsageError(f"--controllers {shape.controllers} {NEEDS_ETCD}, or --controllers 1")
     if namesrv_port and not is_free(namesrv_port):
         raise AddressInUseError(f"{HOST}:{namesrv_port}")
-    ports = _free_ports(is_free, rng)
+    ports = _free_ports(lambda port: port != namesrv_port and is_free(port), rng)
     members = [
         Member(
             name=f"namesrv-{number}",

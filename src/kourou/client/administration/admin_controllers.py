@@ -10,12 +10,13 @@ CleanControllerBrokerMetaSubCommand.java, GetBrokerEpochSubCommand.java.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from kourou.client.administration.admin_calls import AdminCalls, Server
-from kourou.errors import ConnectFailedError, KourouError
-from kourou.protocol.codes import RequestCode
+from kourou.errors import ConnectFailedError, KourouError, RemoteError
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.controller.headers import (
     BrokerReplicasInfo,
     CleanControllerBrokerDataRequestHeader,
@@ -53,15 +54,16 @@ class ControllerAdmin(AdminCalls):
         Raises:
             ConnectFailedError: none of them answers, or none leads.
         """
-        return (await self._leading(controllers)).address
+        return (await self._named_leader(controllers)).address
 
     async def broker_sets(
         self, controllers: str, broker_names: Iterable[str]
     ) -> Mapping[str, ReplicasInfo]:
         """Return master, epochs and in-sync set by broker name; unknown names are left out."""
-        leader = await self._leading(controllers)
         body = encode_broker_names(list(broker_names))
-        answer = await leader.request_body(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=body)
+        async with self._leading(controllers) as leader:
+            code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
+            answer = await leader.request_body(code, body=body)
         return decode_record(BrokerReplicasInfo, answer).replicas_info_table
 
     async def broker_epochs(self, address: str) -> EpochEntryCache:
@@ -99,8 +101,8 @@ class ControllerAdmin(AdminCalls):
         header = ElectMasterRequestHeader(
             cluster, broker_name, broker_id, designate_elect=True, unclean=unclean or None
         )
-        leader = await self._leading(controllers)
-        answer = await leader.request(RequestCode.CONTROLLER_ELECT_MASTER, header)
+        async with self._leading(controllers) as leader:
+            answer = await leader.request(RequestCode.CONTROLLER_ELECT_MASTER, header)
         found = answer.header(ElectMasterResponseHeader)
         return Elected(found.master_broker_id, found.master_address or "", found.master_epoch or 0)
 
@@ -128,8 +130,8 @@ class ControllerAdmin(AdminCalls):
         ids = ";".join(map(str, sorted(broker_ids)))
         assert ids, "no id means the whole set"
         header = CleanControllerBrokerDataRequestHeader(cluster, broker_name, ids, are_alive)
-        leader = await self._leading(controllers)
-        await leader.request_body(RequestCode.CLEAN_BROKER_DATA, header)
+        async with self._leading(controllers) as leader:
+            await leader.request_body(RequestCode.CLEAN_BROKER_DATA, header)
 
     async def update_controller_config(self, address: str, values: Mapping[str, str]) -> None:
         """Change options of the running controller at `host:port`, until it stops.
@@ -140,7 +142,26 @@ class ControllerAdmin(AdminCalls):
         body = encode_properties_text(values)
         await self._server(address).request_body(RequestCode.UPDATE_CONTROLLER_CONFIG, body=body)
 
-    async def _leading(self, controllers: str) -> Server:
+    @asynccontextmanager
+    async def _leading(self, controllers: str) -> AsyncIterator[Server]:
+        """Yield the leading controller, for a request to it.
+
+        Raises:
+            ConnectFailedError: none of them answers, or none leads; also if the one that is named
+                answers that it does not lead, as without etcd.
+        """
+        leader = await self._named_leader(controllers)
+        try:
+            yield leader
+        except RemoteError as error:
+            if error.code != ResponseCode.CONTROLLER_NOT_LEADER:
+                raise
+            raise ConnectFailedError(
+                f"no controller leads: {leader.address} was the last one to lead, and does not "
+                "now, as while controllers do not reach etcd or choose another one"
+            ) from error
+
+    async def _named_leader(self, controllers: str) -> Server:
         """Return the leading controller, as the first one that knows it answers."""
         asked = [asyncio.ensure_future(self._leader_by(at)) for at in controllers.split(";") if at]
         reasons = []
