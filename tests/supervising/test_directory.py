@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from random import Random
 
@@ -48,6 +50,17 @@ def test_other_numbers_are_refused(tmp_path: Path, wanted: dict[str, int]) -> No
 def test_new_directory_needs_a_number_of_brokers(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no cluster yet: add --brokers"):
         ClusterDirectory(tmp_path).settle({}, create)
+
+
+def test_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    with pytest.raises(StoreUnusableError, match=r"No space left on device$"):
+        settled(tmp_path, brokers=2)
+    assert ClusterDirectory(tmp_path).topology() is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}'])

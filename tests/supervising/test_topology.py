@@ -98,6 +98,7 @@ def test_master_without_slaves_does_not_replicate() -> None:
     assert settings_of(topology(replicas=1), "broker-b") == {
         "KOUROU_BROKER_CLUSTER_NAME": "DefaultCluster",
         "KOUROU_BROKER_BROKER_NAME": "broker-b",
+        "KOUROU_BROKER_ADVERTISE": "127.0.0.1",
         "KOUROU_BROKER_BROKER_ID": "0",
     }
 
@@ -142,6 +143,7 @@ def test_controllers_decide_the_roles_of_replicas() -> None:
     settings = settings_of(found, "broker-b-2")
     assert settings["KOUROU_BROKER_CONTROLLER_ADDR"] == found.controllers
     assert found.controllers.count("127.0.0.1:") == 3
+    assert settings["KOUROU_BROKER_ADVERTISE"] == "127.0.0.1", "not the brokerIP1 of --config"
     assert "KOUROU_BROKER_BROKER_ID" not in settings
 
 

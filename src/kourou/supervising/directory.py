@@ -199,4 +199,5 @@ class ClusterDirectory:
             raise self._unusable(error) from error
 
     def _unusable(self, error: OSError) -> StoreUnusableError:
-        return StoreUnusableError(str(self.path), f"{error.strerror or error}: {error.filename}")
+        at = f": {error.filename}" if error.filename else ""  # a full disk is found without a name
+        return StoreUnusableError(str(self.path), f"{error.strerror or error}{at}")

@@ -49,7 +49,7 @@ def member_options(
     words += common
     if config is not None:
         words += ["--config", config]
-    settings = {"CLUSTER_NAME": CLUSTER, "BROKER_NAME": member.broker}
+    settings = {"CLUSTER_NAME": CLUSTER, "BROKER_NAME": member.broker, "ADVERTISE": HOST}
     settings |= _controlled(topology, member) or _fixed(topology, member)
     return words, {f"{_TO_BROKERS}{key}": value for key, value in settings.items()}
 
