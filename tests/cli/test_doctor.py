@@ -18,6 +18,7 @@ from kourou.cli.doctor import (
     judge_clock,
     judge_from_outside,
     judge_groups,
+    judge_masters,
     judge_store,
 )
 from kourou.cli.doctor_machine import (
@@ -333,3 +334,10 @@ def test_groups_whose_members_differ_are_a_problem_with_a_remedy() -> None:
     assert finding.state is State.WRONG
     assert "different subscriptions in 2 groups: billing, thumbs" in finding.detail
     assert "kourou group describe billing" in (finding.remedy or "")
+
+
+def test_name_without_a_registered_master_is_a_problem() -> None:
+    (finding,) = judge_masters([("a", 1), ("a", 0), ("b", 2), ("b", 1)])
+
+    assert (finding.state, finding.check) == (State.WRONG, "broker b")
+    assert "no master" in finding.detail

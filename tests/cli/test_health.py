@@ -6,11 +6,12 @@ import json
 import socket
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kourou.cli.health import BrokerHealth, NamesrvHealth, health_exit_code
+from kourou.cli.health import BrokerHealth, NamesrvHealth, health_exit_code, judge_sets
 from kourou.testing.process import Outcome, Serving
 
 pytestmark = pytest.mark.slow
@@ -91,3 +92,13 @@ def test_taken_console_port_ends_the_start_if_it_was_configured(tmp_path: Path) 
         port = str(taken.getsockname()[1])
         with pytest.raises(AssertionError, match=rf"exit code 3 .*127.0.0.1:{port}"):
             Serving.start(tmp_path / "store", "--console-port", port)
+
+
+def test_slaves_whose_master_is_not_registered_have_a_problem() -> None:
+    slave, lone = BrokerHealth("b", 1, "h:2"), BrokerHealth("c", 2, "h:3")
+
+    judged = judge_sets([WELL, slave, lone, replace(lone, id=3, problem="gone")])
+
+    assert [one.problem for one in judged[:2]] == ["", ""]
+    assert judged[2].problem.startswith("no master")
+    assert judged[3].problem == "gone"

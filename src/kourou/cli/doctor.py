@@ -11,7 +11,7 @@ import asyncio
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -20,6 +20,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import admin_config, refusal_of, runtime_number
+from kourou.cli.controlled_sets import NO_MASTER
 from kourou.cli.doctor_machine import (
     Finding,
     Port,
@@ -39,6 +40,7 @@ from kourou.client.config import AdminConfig
 from kourou.clock import Clock, SystemClock
 from kourou.errors import KourouError
 from kourou.model.host import NAMESRV_DEFAULT
+from kourou.model.route import MASTER_ID
 from kourou.remoting.network import Address, format_address, is_loopback, parse_address
 
 _STATE_WIDTH: Final = 7
@@ -204,6 +206,7 @@ async def check_cluster(
             result.findings += findings
             if findings[0].state is not State.WRONG:
                 result.ports.add(_port(address))
+        result.findings += judge_masters(brokers)
         local = {_port(at) for at in servers if is_loopback(parse_address(at, 0)[0])} & result.ports
         outside = [(host, port) for host in find_addresses() for port in sorted(local)]
         for findings in await asyncio.gather(
@@ -226,6 +229,14 @@ def judge_namesrv(
         remedy = "start a broker with `kourou serve --namesrv`"
         return Finding(State.WRONG, check, "has no broker", remedy)
     return Finding(State.OK, check, f"answers, has {counted(len(brokers), 'broker')}")
+
+
+def judge_masters(brokers: Iterable[tuple[str, int]]) -> list[Finding]:
+    """Return a finding for each name of registered brokers, with their ids, without a master."""
+    registered = set(brokers)
+    names = sorted({name for name, _ in registered if (name, MASTER_ID) not in registered})
+    remedy = "`kourou cluster status` shows its replicas; start the one that was master last"
+    return [Finding(State.WRONG, f"broker {name}", NO_MASTER, remedy) for name in names]
 
 
 async def _check_from_outside(

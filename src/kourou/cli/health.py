@@ -11,6 +11,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import admin_config, refusal_of, runtime_number
+from kourou.cli.controlled_sets import NO_MASTER
 from kourou.cli.exits import FAILED, UNREACHABLE, one_line
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
@@ -18,6 +19,7 @@ from kourou.client.config import AdminConfig
 from kourou.client.namesrv_addr import as_url, parse_namesrv_addr
 from kourou.errors import KourouError
 from kourou.model.host import NAMESRV_DEFAULT
+from kourou.model.route import MASTER_ID
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -29,7 +31,8 @@ _EMPTY: Final = "has no broker"
 HELP: Final = """\
 Check whether every name server and every broker works.
 
-A broker is healthy if it answers and accepts sends, and its disk is less than 90 % full.
+A broker is healthy if it answers and accepts sends, and its disk is less than 90 % full. A slave
+accepts no sends, and is healthy if a master of its name is registered.
 
 \b
 Examples:
@@ -99,7 +102,7 @@ async def _check_all(
         return [server for server, _ in found], []
     async with AdminClient(";".join(addresses), config=config) as admin:
         checks = (_check_broker(admin, *broker) for broker in registered)
-        return [server for server, _ in found], list(await asyncio.gather(*checks))
+        return [server for server, _ in found], judge_sets(await asyncio.gather(*checks))
 
 
 async def _check_namesrv(
@@ -136,6 +139,15 @@ async def _check_broker(
         problem = f"its disk is {ratio:.0%} full"
     version = info.get("brokerVersionDesc", "")
     return BrokerHealth(name, broker_id, address, version, ratio, problem)
+
+
+def judge_sets(brokers: Sequence[BrokerHealth]) -> list[BrokerHealth]:
+    """Return the brokers; those of a name without a registered master have a problem."""
+    with_master = {one.name for one in brokers if one.id == MASTER_ID}
+    return [
+        one if one.problem or one.name in with_master else replace(one, problem=NO_MASTER)
+        for one in brokers
+    ]
 
 
 def health_exit_code(servers: Sequence[NamesrvHealth], brokers: Sequence[BrokerHealth]) -> int:
