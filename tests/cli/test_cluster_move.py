@@ -209,6 +209,45 @@ def test_wait_for_a_replica_has_a_limit() -> None:
     run(test)
 
 
+def test_move_of_a_set_that_the_controllers_refuse_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(rig: Rig) -> None:
+        find = find_set
+
+        async def refused(*words: Any) -> ControlledSet:
+            found = await find(*words)
+            assert found.info is not None
+            return replace(found, info=replace(found.info, refusal="an older state"))
+
+        monkeypatch.setattr("kourou.cli.cluster_move.find_set", refused)
+        with pytest.raises(RemoteError, match="an older state"):
+            await rig.move(Target(broker_id=2))
+        assert rig.cluster.master() == 0
+
+    run(test)
+
+
+def test_set_that_is_refused_while_a_move_waits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(rig: Rig) -> None:
+        find, asked = find_set, 0
+
+        async def refused_later(*words: Any) -> ControlledSet:
+            nonlocal asked
+            asked += 1
+            found = await find(*words)
+            assert found.info is not None
+            refusal = "an older state" if asked > 1 else None
+            return replace(found, info=replace(found.info, refusal=refusal))
+
+        monkeypatch.setattr("kourou.cli.cluster_move.find_set", refused_later)
+        with pytest.raises(RequestTimeoutError):
+            await rig.move(Target(broker_id=2), wait_s=1)
+        assert rig.lines == ["the controllers refuse the set: an older state"]
+
+    run(test)
+
+
 def test_host_with_several_replicas_is_refused() -> None:
     replicas = tuple(ReplicaIdentity("a", id_, f"h{id_ % 2}:{id_}", True) for id_ in (1, 2, 3))
     found = ControlledSet(controllers="c:1", info=ReplicasInfo(in_sync_replicas=replicas))

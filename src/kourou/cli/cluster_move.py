@@ -23,8 +23,15 @@ from kourou.cli import output
 from kourou.cli.controlled_sets import ControlledSet, Controlling, find_set, print_master
 from kourou.cli.exits import print_stderr
 from kourou.client.administration.admin import AdminClient
-from kourou.errors import KourouError, RequestTimeoutError, UsageError, WaitEndedError
+from kourou.errors import (
+    KourouError,
+    RemoteError,
+    RequestTimeoutError,
+    UsageError,
+    WaitEndedError,
+)
 from kourou.model.route import MASTER_ID
+from kourou.protocol.codes import ResponseCode
 from kourou.protocol.controller.headers import ReplicaIdentity
 from kourou.remoting.network import parse_address
 
@@ -182,6 +189,8 @@ class Moving:
         """
         # Once, so that a wrong name ends the command at once.
         known = await find_set(self._admin, self._broker, self._controllers)
+        if known.refusal:  # it lasts until an operator ends it
+            raise RemoteError(ResponseCode.CONTROLLER_INVALID_REQUEST, known.refusal)
         self._controllers = known.controllers
         found, replica = await self._joined(target, wait_s)
         assert found.info is not None, "it has a replica"
@@ -224,7 +233,9 @@ class Moving:
         async def is_joined() -> bool:
             found = await find_set(self._admin, self._broker, self._controllers)
             replica = target.find(found)
-            if replica is None:
+            if found.refusal:
+                self._tell_once(f"the controllers refuse the set: {found.refusal}")
+            elif replica is None:
                 self._tell_once(f"no {target} is registered yet: start it")
             elif replica.broker_id not in found.live_in_sync_ids:
                 state = "in sync" if replica.alive else "alive"
