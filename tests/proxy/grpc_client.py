@@ -62,6 +62,10 @@ class ClientCall:
         """Send no more."""
         self._client.write_frame(frames.DATA, frames.END_STREAM, self._id, b"")
 
+    def read_on(self, size: int) -> None:
+        """Let the server send `size` bytes more than the window of the call."""
+        self._client.write(frames.window_frame(self._id, size))
+
     def cancel(self) -> None:
         """Cancel the call."""
         self._client.write(frames.reset_frame(self._id, frames.ErrorCode.CANCEL))

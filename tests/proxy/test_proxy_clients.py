@@ -14,7 +14,7 @@ from kourou.proxy.clients import CLIENT_EXPIRY_S
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
 from kourou.proxy.server import STOP_S
-from tests.proxy.proxy_rig import GROUP, PROXY, TOPIC, Mode, Rig, with_rig
+from tests.proxy.proxy_rig import GROUP, PROXY, TOPIC, Mode, Rig, consumer_settings, with_rig
 
 pytestmark = pytest.mark.usefixtures("each_mode")
 
@@ -192,6 +192,29 @@ def test_consumer_of_a_refused_group_is_unknown_afterwards() -> None:
 
     # In cluster mode, as in Java, the settings of an unknown group are answered.
     with_rig(test, mode=Mode.LOCAL, auto_create_subscription_group=False)
+
+
+def test_client_that_reconnects_before_its_settings_are_answered_stays_known() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.consumer(client_id="first")  # so that the proxy knows the route
+        rig.network.stall(rig.broker.address)
+        client = await rig.connect("c")
+        lost = client.grpc.open("Telemetry", None)
+        lost.send(v2.TelemetryCommand(settings=consumer_settings(PUSH, GROUP, TOPIC)))
+        await asyncio.sleep(0.5)
+        back = await rig.connect("c")
+        back.group = GROUP
+        settling = asyncio.create_task(back.settle(consumer_settings(PUSH, GROUP, TOPIC)))
+        await asyncio.sleep(0.5)
+        client.grpc.close()
+        await asyncio.sleep(0.5)
+        rig.network.heal(rig.broker.address)
+        await settling
+        assert (await back.heartbeat(PUSH)).code == Code.OK
+        assert sorted(rig.registered(GROUP)) == ["c", "first"]
+        assert await back.receive() == []
+
+    with_rig(test, mode=Mode.CLUSTER)
 
 
 def test_stream_without_a_client_id_leaves_no_task() -> None:

@@ -229,6 +229,26 @@ def test_held_messages_are_visible_soon_after_their_consumer_terminated() -> Non
     with_rig(test)
 
 
+def test_messages_that_a_consumer_reads_after_its_termination_are_visible_soon() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        slow = await rig.consumer(client_id="slow", window=25_000)
+        other = await rig.consumer(client_id="other")
+        for number in range(4):
+            await producer.send(b"%d" % number * 10_000)
+        call = slow.receiving()
+        await asyncio.sleep(1)
+        assert len(call.messages) == 3, "the status and two messages fit into its window"
+        asked = v2.NotifyClientTerminationRequest(group=v2.Resource(name=GROUP))
+        await slow.grpc.call("NotifyClientTermination", asked)
+        call.read_on(100_000)
+        assert len(await call.rest()) == 1 + 4 + 1
+        await asyncio.sleep(2)
+        assert len(await other.receive()) == 4
+
+    with_rig(test)
+
+
 def test_held_messages_of_a_dead_consumer_are_visible_before_it_expires() -> None:
     async def test(rig: Rig) -> None:
         producer = await rig.producer()
@@ -275,6 +295,30 @@ def test_renewed_message_stays_invisible_and_is_acknowledged_by_its_first_handle
         for _ in range(50):
             await consumer.heartbeat(ClientType.PUSH_CONSUMER)
             assert await consumer.receive() == []
+
+    with_rig(test)
+
+
+def test_messages_are_renewed_in_the_group_of_their_receive() -> None:
+    async def test(rig: Rig) -> None:
+        producer, consumer = await rig.producer(), await rig.consumer()
+        other = await rig.consumer(group="audit", client_id="other")
+        assert await consumer.receive() == []
+        assert await other.receive() == []
+        await producer.send(b"one")
+        consumer.group, settled = "audit", consumer.group
+        [message] = await consumer.receive()
+        for _ in range(30):
+            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+            assert await other.receive() == []
+        assert await consumer.ack(message) == [Code.OK]
+        consumer.group = settled
+        [message] = await consumer.receive()
+        assert message.system_properties.delivery_attempt == 1
+        assert await consumer.ack(message) == [Code.OK]
+        for _ in range(20):
+            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+            assert await other.receive() == []
 
     with_rig(test)
 
@@ -432,6 +476,32 @@ def test_forwarded_message_is_in_the_dead_letter_topic_and_not_received_again() 
         assert await consumer.receive(invisible_ms=10_000) == []
         [letter] = await consumer.receive(f"%DLQ%{GROUP}", invisible_ms=10_000)
         assert letter.body == b"bad"
+
+    with_rig(test)
+
+
+def test_message_that_cannot_be_acknowledged_becomes_one_dead_letter() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.create(TopicConfig("Shrinking", 2, 2))
+        producer = await rig.producer("Shrinking")
+        consumer = await rig.consumer("Shrinking", kind=SIMPLE)
+        for _ in range(2):
+            await producer.send(b"bad", "Shrinking")
+        found = [
+            *await consumer.receive("Shrinking", invisible_ms=60_000),
+            *await consumer.receive("Shrinking", invisible_ms=60_000),
+        ]
+        [message] = [one for one in found if one.system_properties.queue_id == 1]
+        await rig.create(TopicConfig("Shrinking", 1, 1))
+        assert Code.OK not in await consumer.ack(message, topic="Shrinking")
+        asked = v2.ForwardMessageToDeadLetterQueueRequest(
+            group=v2.Resource(name=GROUP),
+            topic=message.topic,
+            receipt_handle=message.system_properties.receipt_handle,
+            message_id=message.system_properties.message_id,
+        )
+        answer = await consumer.grpc.call("ForwardMessageToDeadLetterQueue", asked)
+        assert answer.status.code == Code.OK, "clients repeat what fails, and each makes a letter"
 
     with_rig(test)
 

@@ -200,7 +200,7 @@ class ClientCalls:
         """Remember the settings of a client, register it, and return those that apply."""
         remembered = remembered_settings(settings, self._limits)
         check_settings(remembered)
-        known = client = self._clients.get(context.client_id)
+        client = self._clients.get(context.client_id)
         if client is None:
             client = ProxyClient(
                 context,
@@ -220,9 +220,12 @@ class ClientCalls:
                 if self._cluster.is_local:
                     check_known_group(group, client.group)
         except BaseException:
-            if known is None:
+            # Another stream of the client may have replaced this one in the meantime.
+            if not client.is_settled and client.telemetry in (None, call):
+                self._clients.remove(client)
                 self._start(self.forget(client))
             raise
+        client.is_settled = True
         earlier, client.announced = client.announced, None  # these settings may differ
         self._announce(client)
         if earlier is not None and not earlier.is_same_connection(client.announced):
@@ -277,6 +280,7 @@ class ClientCalls:
 
     async def forget(self, client: ProxyClient) -> None:
         """Unregister a client, and release what it holds."""
+        client.is_gone = True
         self._clients.remove(client)
         self._held.release(client)
         if client.announced is not None:

@@ -74,6 +74,9 @@ class ProxyClient:
         seen_s: time of the loop of its last call.
         pool: its connections to brokers, by which they know it.
         pops: what brokers hold for it.
+        holding_groups: groups of messages that are renewed for it.
+        is_settled: its settings were accepted once.
+        is_gone: it is forgotten.
         announced: the member that other proxies know; None: they know none.
     """
 
@@ -102,6 +105,9 @@ class ProxyClient:
             complete_acks,
         )
         self.pops = HeldPops(cluster.create_pool(address, {}))
+        self.holding_groups: set[str] = set()
+        self.is_settled = False
+        self.is_gone = False
         self._version = version_ordinal(self.version)
         self._cluster = cluster
         self._registered: set[str] = set()

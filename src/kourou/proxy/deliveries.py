@@ -126,8 +126,11 @@ class Deliveries:
     ) -> None:
         """Make a message a dead letter of its group, and acknowledge it.
 
+        A failed ack is only logged: clients repeat a failed call, and each time would make another
+        dead letter.
+
         Raises:
-            KourouError: the broker did not.
+            KourouError: the broker did not make it a dead letter.
         """
         header = ConsumerSendMsgBackRequestHeader(
             send_back_offset(receipt),
@@ -144,7 +147,7 @@ class Deliveries:
             raise_for_response(await pool.request(address, command, REQUEST_TIMEOUT_S))
 
         await self._cluster.at_broker(topic, receipt.broker_name, send_back)
-        await self.ack(pool, topic, group, receipt)
+        await self.attempt(self.ack(pool, topic, group, receipt))
 
     async def attempt(self, request_made: Awaitable[object]) -> None:
         """Await a request whose failure only delays what it does until the next delivery."""

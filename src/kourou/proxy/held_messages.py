@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _RENEWED_AT_ONCE: Final = 256
 """Renewals in progress at a time."""
 _RELEASED_MS: Final = 1_000
-"""Invisible time of a message that could not be written to its client."""
+"""Invisible time of a message that could not be written to its client, or renewed."""
 
 
 class HeldMessages:
@@ -43,9 +43,22 @@ class HeldMessages:
     def hold(
         self, client: ProxyClient, group: SubscriptionGroup, messages: Iterable[PoppedMessage]
     ) -> None:
-        """Renew messages that a client has received, until it ends their deliveries."""
-        self._groups[group.group_name] = group
-        who = ClientGroup(client.id, client.group)
+        """Renew messages that a client has received, until it ends their deliveries.
+
+        They become visible soon if the client is gone by now: nothing would end their renewal.
+
+        Args:
+            client: of the receive.
+            group: of the receive, which the client's settings need not name.
+            messages: as popped.
+        """
+        name = group.group_name
+        if client.is_gone:
+            self.release_soon(name, messages)
+            return
+        self._groups[name] = group
+        client.holding_groups.add(name)
+        who = ClientGroup(client.id, name)
         for one in messages:
             receipt = receipt_of(one)
             self._renewals.add(who, one.topic, one.msg_id, receipt, one.reconsume_times)
@@ -128,7 +141,9 @@ class HeldMessages:
 
     def release(self, client: ProxyClient) -> None:
         """Make the messages that a departed client holds visible soon."""
-        self._release(self._renewals.release(ClientGroup(client.id, client.group)))
+        for group in client.holding_groups:
+            self._release(self._renewals.release(ClientGroup(client.id, group)))
+        client.holding_groups.clear()
 
     def _release(self, renewals: Iterable[Renewal]) -> None:
         for renewal in renewals:
@@ -139,12 +154,10 @@ class HeldMessages:
         receipt = await self._final_receipt(held)
         await self._show(held.topic, held.client.group, receipt, renewal.invisible_ms)
 
-    def release_soon(self, client: ProxyClient, messages: Iterable[PoppedMessage]) -> None:
-        """Make messages visible soon that could not be written to the client."""
+    def release_soon(self, group: str, messages: Iterable[PoppedMessage]) -> None:
+        """Make messages visible soon that could not be written to their client, or renewed."""
         for one in messages:
-            self._deliveries.start(
-                self._show(one.topic, client.group, receipt_of(one), _RELEASED_MS)
-            )
+            self._deliveries.start(self._show(one.topic, group, receipt_of(one), _RELEASED_MS))
 
     async def _show(
         self, topic: str, group: str, receipt: ReceiptHandle, invisible_ms: int

@@ -168,7 +168,7 @@ class Receives:
             return self._wire(one, language)
 
         def release(messages: Sequence[PoppedMessage]) -> None:
-            self._held.release_soon(client, messages)
+            self._held.release_soon(group.group_name, messages)
 
         visible_at_ms = min(one.receipt.revive_at_ms for one in found)
         wait_s = max(visible_at_ms - self._cluster.now_ms(), 0) / 1000
