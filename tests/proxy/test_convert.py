@@ -135,6 +135,15 @@ def test_optional_fields_are_absent_without_their_properties() -> None:
     assert system.delivery_attempt == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "priority"), [("0", 0), ("2147483647", 2**31 - 1), ("2147483648", None)]
+)
+def test_priority_is_any_that_the_field_can_have(text: str, priority: int | None) -> None:
+    message = received_message(with_properties({names.PRIORITY: text}), None, None, 0)
+    system = message.system_properties
+    assert (system.priority if system.HasField("priority") else None) == priority
+
+
 def test_properties_become_fields() -> None:
     properties = {
         names.TAGS: "TagA",

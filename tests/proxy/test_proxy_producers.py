@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from kourou.errors import CallRefusedError
 from kourou.http2.grpc_messages import GrpcStatus, message_prefix
 from kourou.model.topic import TopicConfig
+from kourou.proxy import sends
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code, MessageType, TransactionResolution
 from kourou.proxy.times import timestamp
+from kourou.testing.loop import run_virtual
 from tests.proxy.proxy_rig import Rig, TestClient, with_rig
 
 pytestmark = pytest.mark.usefixtures("each_mode")
@@ -100,6 +103,30 @@ def test_check_of_a_transaction_reaches_the_producer_and_its_answer_ends_it(
         assert await received(consumer) == bodies
 
     with_rig(test, listen=listen)
+
+
+def test_open_transaction_is_remembered_however_many_others_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sends, "TRANSACTIONS_MAX", 3)
+
+    async def main() -> None:
+        transactions = sends.Transactions()
+        transactions.put(PAYMENTS, "open", "broker:1", 7, 0)
+        for number in range(10):
+            transactions.put(PAYMENTS, f"{number}", "broker:1", number, 0)
+            transactions.take(PAYMENTS, f"{number}")
+        assert transactions.take(PAYMENTS, "open").queue_offset == 7
+        for number in range(4):
+            transactions.put(PAYMENTS, f"{number}", "broker:1", number, 0)
+        with pytest.raises(CallRefusedError):
+            transactions.take(PAYMENTS, "0")
+        assert transactions.take(PAYMENTS, "1").queue_offset == 1
+        await asyncio.sleep(sends.TRANSACTION_S + 1)
+        with pytest.raises(CallRefusedError):
+            transactions.take(PAYMENTS, "2")
+
+    run_virtual(main())
 
 
 def test_scheduled_message_is_received_when_it_is_due_and_not_after_its_recall() -> None:

@@ -39,7 +39,7 @@ _TEXT_FIELDS: Final = {
 _WIRE_TYPES: Final = MessageType.__members__
 _STORED: Final = frozenset(status.value for status in SendStatus)
 _NUMBER_DIGITS_MAX: Final = 18
-_INT32_DIGITS_MAX: Final = 9
+_DELAY_DIGITS_MAX: Final = 9
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -183,8 +183,8 @@ def _fill_optional(system: v2.SystemProperties, properties: dict[str, str], now_
             setattr(system, field, properties[name])
     if names.KEYS in properties:
         system.keys.extend(index_keys(properties))
-    priority = _number(properties, names.PRIORITY, _INT32_DIGITS_MAX)
-    if priority is not None:
+    priority = _number(properties, names.PRIORITY, len(str(_INT32_MAX)))
+    if priority is not None and priority <= _INT32_MAX:
         system.priority = priority
     deliver_at_ms = _deliver_at_ms(properties, now_ms)
     if deliver_at_ms is not None:
@@ -217,7 +217,7 @@ def born_host(message: MessageExt) -> str:
 
 def _deliver_at_ms(properties: dict[str, str], now_ms: int) -> int | None:
     if names.TIMER_DELAY_SEC in properties:
-        delay_s = _number(properties, names.TIMER_DELAY_SEC, _INT32_DIGITS_MAX)
+        delay_s = _number(properties, names.TIMER_DELAY_SEC, _DELAY_DIGITS_MAX)
         return None if delay_s is None else now_ms + delay_s * 1_000
     return _number(properties, names.TIMER_DELIVER_MS, _NUMBER_DIGITS_MAX)
 

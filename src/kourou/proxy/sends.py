@@ -7,7 +7,7 @@ TransactionService, apache/rocketmq 5.5.0, and recorded calls.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -62,6 +62,7 @@ from kourou.remoting.network import format_address
 TRANSACTION_S: Final = 30.0
 """Seconds in which a transaction can be ended after its send, or after a check of it."""
 TRANSACTIONS_MAX: Final = 100_000
+"""Open ones that are remembered; the oldest is forgotten first."""
 _ENDS: Final[dict[int, int]] = {
     TransactionResolution.COMMIT: sysflag.TRANSACTION_COMMIT,
     TransactionResolution.ROLLBACK: sysflag.TRANSACTION_ROLLBACK,
@@ -89,8 +90,7 @@ class Transactions:
     """Half messages that clients of this proxy may end."""
 
     def __init__(self) -> None:
-        self._halves: dict[tuple[str, str], _HalfMessage] = {}
-        self._order: deque[tuple[tuple[str, str], float]] = deque()
+        self._halves: OrderedDict[tuple[str, str], _HalfMessage] = OrderedDict()
 
     def put(
         self,
@@ -106,12 +106,12 @@ class Transactions:
         now_s = asyncio.get_running_loop().time()
         key, until_s = (topic, transaction_id), now_s + TRANSACTION_S
         self._halves[key] = _HalfMessage(broker, address, offset, commit_log_offset, until_s)
-        self._order.append((key, until_s))
-        while self._order and (self._order[0][1] < now_s or len(self._order) > TRANSACTIONS_MAX):
-            old, ended_s = self._order.popleft()
-            half = self._halves.get(old)
-            if half is not None and half.until_s == ended_s:
-                del self._halves[old]
+        self._halves.move_to_end(key)
+        while len(self._halves) > TRANSACTIONS_MAX or self._oldest().until_s < now_s:
+            self._halves.popitem(last=False)
+
+    def _oldest(self) -> _HalfMessage:
+        return next(iter(self._halves.values()))
 
     def take(self, topic: str, transaction_id: str) -> _HalfMessage:
         """Return a half message and forget it.
