@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kourou.http2.limits import GrpcLimits
 from kourou.model import sysflag
+from kourou.model.properties import PROPERTIES_SIZE_MAX
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.compression import CompressionType, compress
-from kourou.proxy.bodies import encoded_body
+from kourou.proxy.bodies import INFLATED_BYTES_MAX, encoded_body
 from kourou.proxy.pb.v2 import Encoding
 
 PLAIN = b"body " * 50
@@ -54,6 +56,10 @@ def test_unreadable_bodies_are_decompressed(
             assert encoded == (body, Encoding.GZIP, checksum(body)), name
         else:
             assert encoded == (PLAIN, Encoding.IDENTITY, checksum(PLAIN)), name
+
+
+def test_response_with_a_decompressed_body_leaves_its_connection_open() -> None:
+    assert GrpcLimits().output_bytes_max > INFLATED_BYTES_MAX + 2 * PROPERTIES_SIZE_MAX
 
 
 def test_plain_bodies_are_sent_as_stored() -> None:

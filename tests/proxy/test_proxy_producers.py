@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from typing import Any
 
 import pytest
@@ -103,6 +104,23 @@ def test_check_of_a_transaction_reaches_the_producer_and_its_answer_ends_it(
         assert await received(consumer) == bodies
 
     with_rig(test, listen=listen)
+
+
+def test_check_of_a_transaction_with_a_compressed_body_reaches_its_producer() -> None:
+    async def test(rig: Rig) -> None:
+        producer, _ = await transaction_clients(rig)
+        await producer.send(
+            gzip.compress(b"pay"),
+            PAYMENTS,
+            message_type=MessageType.TRANSACTION,
+            body_encoding=v2.Encoding.GZIP,
+        )
+        assert producer.stream is not None
+        check = await producer.stream.next()
+        message = check.recover_orphaned_transaction_command.message
+        assert message.body == b"pay", "the language of the client is not asked for"
+
+    with_rig(test)
 
 
 def test_open_transaction_is_remembered_however_many_others_have_ended(

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from typing import Any
 
 import pytest
 
-from kourou.errors import ServiceNotAvailableError, SystemBusyError
+from kourou.client.calls_send import Outgoing, send_command
+from kourou.errors import CodecMissingError, ServiceNotAvailableError, SystemBusyError
+from kourou.model import properties as names
 from kourou.model.group import SubscriptionGroup
+from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
+from kourou.protocol.compression import CompressionType, compress
 from kourou.protocol.popping.receipt_handles import ReceiptHandle
+from kourou.protocol.record import decode as record_decode
+from kourou.proxy import plain_messages
+from kourou.proxy.bodies import EncodedBody, encoded_body
 from kourou.proxy.clients import CLIENT_LOST_S
 from kourou.proxy.deliveries import Deliveries
 from kourou.proxy.pb import v2
@@ -212,6 +220,65 @@ def test_messages_beyond_the_limit_of_a_slow_client_are_visible_soon() -> None:
         assert [len(call.messages) for call in calls] == [1, 1, 1]  # their status
 
     with_rig(test, write_limits=WriteLimits(connection_bytes_max=25_000))
+
+
+def test_bodies_are_decompressed_one_at_a_time_as_the_client_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decompressed: list[int] = []
+
+    def counting(body: bytes, *terms: Any) -> EncodedBody:
+        encoded = encoded_body(body, *terms)
+        decompressed.append(len(encoded.body))
+        return encoded
+
+    monkeypatch.setattr(plain_messages, "encoded_body", counting)
+
+    async def test(rig: Rig) -> None:
+        producer = await rig.producer()
+        consumer = await rig.consumer(window=25_000)
+        consumer.grpc.metadata["x-mq-language"] = "RUST"
+        assert await consumer.receive() == []
+        for _ in range(4):
+            await producer.send(gzip.compress(bytes(100_000)), body_encoding=v2.Encoding.GZIP)
+        call = consumer.receiving()
+        await asyncio.sleep(1)
+        assert decompressed == [100_000]
+        call.read_on(1_000_000)
+        answers = await call.rest()
+        assert [len(answer.message.body) for answer in answers[1:-1]] == [100_000] * 4
+        assert decompressed == [100_000] * 4
+
+    with_rig(test)
+
+
+@pytest.mark.parametrize("group", [GROUP, "ordered"])
+def test_body_that_the_client_can_decompress_needs_no_package_of_the_proxy(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_package(*_: Any, **__: Any) -> bytes:
+        raise CodecMissingError("zstandard")
+
+    monkeypatch.setattr(record_decode, "decompress", without_package)
+    body = compress(b"plain", 3, CompressionType.ZSTD)
+
+    async def test(rig: Rig) -> None:
+        await rig.create(groups=(SubscriptionGroup("ordered", consume_message_orderly=True),))
+        consumer = await rig.consumer(group=group, kind=SIMPLE)
+        consumer.grpc.metadata["x-mq-language"] = "JAVA"
+        assert await consumer.receive(invisible_ms=10_000) == []
+        outgoing = Outgoing(
+            TOPIC, ("id",), body, f"{names.UNIQ_KEY}\x01id",
+            sys_flag=CompressionType.ZSTD.sys_flag,
+        )  # fmt: skip
+        command = send_command(outgoing, MessageQueue(TOPIC, "broker-a", 0), TOPIC, 1, 4)
+        cluster = rig.proxy.cluster
+        await cluster.pool.request(await cluster.address(TOPIC, "broker-a"), command, 3.0)
+        [message] = await consumer.receive(invisible_ms=10_000)
+        assert message.body == body
+        assert message.system_properties.body_encoding == v2.Encoding.GZIP
+
+    with_rig(test)
 
 
 def test_held_messages_are_visible_soon_after_their_consumer_terminated() -> None:

@@ -59,6 +59,7 @@ async def pop(
     init_mode: int,
     attempt_id: str | None,
     timeout_s: float,
+    decompress: bool = True,
 ) -> PopResult:
     """Receive messages of a topic; no other client gets them for `invisible_ms`.
 
@@ -76,6 +77,7 @@ async def pop(
         attempt_id: for an ordered pop; a repeated pop with the same id gets the same messages.
             None: the pop is not ordered.
         timeout_s: timeout of the request; it must include `wait_ms`.
+        decompress: whether to decompress bodies.
     """
     command = pop_command(
         group, broker_name, queue_id=queue_id, subscription=subscription, max_messages=max_messages,
@@ -83,7 +85,9 @@ async def pop(
     )  # fmt: skip
     answer = await pool.request(address, command, timeout_s)
     now_s = asyncio.get_running_loop().time()
-    return read_pop_result(answer, broker_name, subscription, pool.namespace, now_s)
+    return read_pop_result(
+        answer, broker_name, subscription, pool.namespace, now_s, decompress=decompress
+    )
 
 
 def pop_command(

@@ -109,6 +109,8 @@ def read_pop_result(
     subscription: SubscriptionData,
     namespace: str,
     now_s: float,
+    *,
+    decompress: bool = True,
 ) -> PopResult:
     """Return the result of a pop from the broker's answer.
 
@@ -121,6 +123,7 @@ def read_pop_result(
         subscription: the filter, with the plain name of the popped topic.
         namespace: the client's namespace, or empty.
         now_s: the event loop's time.
+        decompress: whether to decompress bodies; see `decode_pull_response`.
 
     Raises:
         RemoteError: the broker refused.
@@ -132,7 +135,7 @@ def read_pop_result(
     if answer.code != ResponseCode.SUCCESS:
         raise RemoteError.from_response(answer.code, answer.remark)
     receipts = _Receipts(answer.header(PopMessageResponseHeader), broker_name)
-    decoded = decode_pull_response(answer.body, PoppedMessage)
+    decoded = decode_pull_response(answer.body, PoppedMessage, decompress=decompress)
     undecodable = [one.message for one in decoded.undecodable]
     receipts.see([*decoded.messages, *undecodable])
     terms = (receipts, subscription.topic, namespace, now_s)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model import sysflag
 from kourou.protocol.codes import LanguageCode
-from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, CompressionType, decompress
+from kourou.protocol.compression import CompressionType, decompress
 from kourou.proxy.pb.v2 import Encoding
 
 
@@ -50,6 +50,10 @@ _BY_TYPE: Final = {
 }
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
+INFLATED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Limit of a body that is decompressed here. `output_bytes_max` of a connection leaves no room for
+much larger ones: the message would end the connection at each delivery."""
+
 
 class EncodedBody(NamedTuple):
     """A body as a client receives it; the checksum is its MD5 in upper-case hexadecimal digits."""
@@ -63,7 +67,7 @@ def encoded_body(
     body: bytes,
     sys_flag: int,
     language: LanguageCode | None,
-    size_max: int = DECOMPRESSED_SIZE_MAX,
+    size_max: int = INFLATED_BYTES_MAX,
 ) -> EncodedBody:
     """Return the body of a stored message for a client.
 
@@ -78,16 +82,22 @@ def encoded_body(
     """
     if not sys_flag & sysflag.COMPRESSED:
         return EncodedBody(body, Encoding.IDENTITY, _checksum(body))
-    stored_as = _format(body)
-    readable = frozenset() if language is None else _READABLE.get(language, frozenset())
-    if stored_as not in readable:
+    if is_inflated(body, sys_flag, language):
         try:
-            plain = _decompressed(body, stored_as, sys_flag, size_max)
+            plain = _decompressed(body, _format(body), sys_flag, size_max)
         except (MalformedMessageError, CodecMissingError):
             pass
         else:
             return EncodedBody(plain, Encoding.IDENTITY, _checksum(plain))
     return EncodedBody(body, Encoding.GZIP, _checksum(body))
+
+
+def is_inflated(body: bytes, sys_flag: int, language: LanguageCode | None) -> bool:
+    """Return whether a stored body is to be decompressed for a client of the language."""
+    if not sys_flag & sysflag.COMPRESSED:
+        return False
+    readable = frozenset() if language is None else _READABLE.get(language, frozenset())
+    return _format(body) not in readable
 
 
 def _format(body: bytes) -> BodyFormat | None:

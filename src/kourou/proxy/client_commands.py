@@ -134,7 +134,7 @@ class ClientCommands:
     async def _consume(self, client: ProxyClient, request: Request) -> bytes:
         header = request.command.header(ConsumeMessageDirectlyResultRequestHeader)
         _check_group(client, header.consumer_group)
-        message = decode_message(request.command.body)
+        message = decode_message(request.command.body, decompress=False)
         nonce = str(next(self._numbers))
         command = v2.TelemetryCommand(
             verify_message_command=v2.VerifyMessageCommand(

@@ -17,9 +17,8 @@ from kourou.model.message import MessageExt
 from kourou.model.namespace import namespace_of, without_namespace
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX
 from kourou.protocol.sending import SendMessageResponseHeader
-from kourou.proxy.bodies import encoded_body
+from kourou.proxy.bodies import INFLATED_BYTES_MAX, encoded_body
 from kourou.proxy.checks import is_blank
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import DigestType, Encoding, MessageType
@@ -135,7 +134,7 @@ def received_message(
     receipt_handle: str | None,
     language: LanguageCode | None,
     now_ms: int,
-    body_bytes_max: int = DECOMPRESSED_SIZE_MAX,
+    body_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> v2.Message:
     """Return a stored message for a client.
 

@@ -16,8 +16,7 @@ from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.message import MessageExt
 from kourou.protocol.codes import LanguageCode
-from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX
-from kourou.proxy.bodies import EncodedBody, encoded_body
+from kourou.proxy.bodies import INFLATED_BYTES_MAX, EncodedBody, encoded_body
 from kourou.proxy.convert import born_host, fill_resource, index_keys, received_message
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import DigestType, MessageType
@@ -45,7 +44,7 @@ def encode_delivery(
     receipt_handle: str,
     language: LanguageCode | None,
     now_ms: int,
-    body_bytes_max: int = DECOMPRESSED_SIZE_MAX,
+    body_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> bytes:
     """Return the encoded `ReceiveMessageResponse` with a popped message.
 

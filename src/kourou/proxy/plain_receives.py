@@ -134,7 +134,7 @@ class PlainReceive(PendingRequest[None]):
         try:
             result = read_pop_result(
                 answer, self.target.name, self.plan.terms.subscription, "",
-                self.receives.loop.time(),
+                self.receives.loop.time(), decompress=False,
             )  # fmt: skip
         except KourouError as error:
             self._fail(error)

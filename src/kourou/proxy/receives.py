@@ -23,6 +23,7 @@ from kourou.http2.calls import Call
 from kourou.model.group import SubscriptionGroup
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import LanguageCode
+from kourou.proxy.bodies import is_inflated
 from kourou.proxy.checks import CallLimits, check_group, check_invisible, check_topic, polling_ms
 from kourou.proxy.clients import ClientTable, ProxyClient, required_client
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
@@ -143,6 +144,8 @@ class Receives:
             return None
         if any(one.reconsume_times > group.retry_max_times for one in found):
             return None
+        if any(is_inflated(one.body, one.sys_flag, language) for one in found):
+            return None  # all of them at a time could take gigabytes
         if not found:
             return self._finish(call, _NO_NEW_MESSAGE)
         messages = [_OK, *[self._wire(one, language) for one in found], self._delivery_time()]
@@ -216,6 +219,7 @@ class Receives:
                 init_mode=AT_END,
                 attempt_id=attempt_id,
                 timeout_s=wait_ms / 1000 + REQUEST_TIMEOUT_S,
+                decompress=False,  # `encode_delivery` does, if the client cannot
             )
             return await self._run(stream, client, address, asked_pop)
 

@@ -230,7 +230,7 @@ class Sends:
     def on_check(self, client: ProxyClient, check: Request) -> None:
         """Ask a producer for the outcome of a transaction, as a broker requests."""
         header = check.command.header(CheckTransactionStateRequestHeader)
-        message = decode_message(check.command.body)
+        message = decode_message(check.command.body, decompress=False)
         transaction_id = header.transaction_id or message.msg_id
         topic = message.properties.get(names.REAL_TOPIC, message.topic)
         message.topic = topic

@@ -125,13 +125,17 @@ class DecodedResponse(NamedTuple):
     resume_offset: int | None
 
 
-def decode_pull_response(data: bytes, kind: type[MessageExt] = MessageExt) -> DecodedResponse:
+def decode_pull_response(
+    data: bytes, kind: type[MessageExt] = MessageExt, *, decompress: bool = True
+) -> DecodedResponse:
     """Decode the body of a response to a pull; a malformed body does not affect other messages.
 
     Args:
         data: the records.
         kind: the class of the messages, except of those in inner batches; the fields of a subclass
             are not set.
+        decompress: whether to decompress bodies, except those of inner batches, which cannot be
+            split otherwise.
 
     Raises:
         MalformedMessageError: the header of the first record cannot be decoded, so its offset and
@@ -156,8 +160,9 @@ def decode_pull_response(data: bytes, kind: type[MessageExt] = MessageExt) -> De
             stored = (message.body, message.sys_flag)
             try:
                 read_record(data, at - message.store_size, check_crc=True)
-                budget -= _decompress_body(message, limit)
                 is_batch = message.sys_flag & _UNWRAP_FLAGS == _UNWRAP_FLAGS
+                if decompress or is_batch:
+                    budget -= _decompress_body(message, limit)
                 decoded = _unwrap(message) if is_batch else [message]
             except MalformedMessageError as error:
                 if limit < DECOMPRESSED_SIZE_MAX:  # it may be decodable with the full limit
