@@ -201,15 +201,16 @@ def test_client_that_reconnects_before_its_settings_are_answered_stays_known() -
         client = await rig.connect("c")
         lost = client.grpc.open("Telemetry", None)
         lost.send(v2.TelemetryCommand(settings=consumer_settings(PUSH, GROUP, TOPIC)))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)  # all within the wait for the broker
         back = await rig.connect("c")
         back.group = GROUP
         settling = asyncio.create_task(back.settle(consumer_settings(PUSH, GROUP, TOPIC)))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         client.grpc.close()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         rig.network.heal(rig.broker.address)
         await settling
+        await asyncio.sleep(10)  # as SDKs between heartbeats
         assert (await back.heartbeat(PUSH)).code == Code.OK
         assert sorted(rig.registered(GROUP)) == ["c", "first"]
         assert await back.receive() == []
