@@ -42,6 +42,7 @@ from kourou.protocol.connections import (
     GetConsumerConnectionListRequestHeader,
     decode_consumer_connection,
 )
+from kourou.proxy import remoting_port as remoting_port_module
 from kourou.proxy.cluster import Cluster as Brokers
 from kourou.proxy.member_messages import (
     EXPIRY_S,
@@ -407,6 +408,23 @@ def test_members_of_a_group_are_no_empty_list_while_no_broker_answers() -> None:
                 await cluster.stop_broker(index)
             answer = await ask_members(pool, "sharers")
             assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    with_proxies(test)
+
+
+def test_waiting_requests_of_one_client_keep_out_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remoting_port_module, "HELD_EACH_MAX", 3)
+
+    async def test(cluster: Cluster) -> None:
+        async with member(cluster, "sharers") as pool, member(cluster, "others") as other:
+            for index in range(len(NAMES)):
+                cluster.network.stall(cluster.broker_address(index))
+            held = [asyncio.create_task(ask_members(pool, "sharers")) for _ in range(3)]
+            await asyncio.sleep(0.1)
+            refused = await ask_members(pool, "sharers")
+            assert refused.code == ResponseCode.SYSTEM_BUSY
+            assert (await ask_members(other, "others")).code == ResponseCode.SYSTEM_ERROR
+            assert {(await one).code for one in held} == {ResponseCode.SYSTEM_ERROR}
 
     with_proxies(test)
 

@@ -59,6 +59,9 @@ Serve = Callable[[RemotingSession, Request], Awaitable[RemotingCommand | None]]
 
 HELD_MAX: Final = 100_000
 """Requests of all clients that may wait for brokers."""
+HELD_EACH_MAX: Final = 10_000
+"""Those of one connection, so that few clients cannot keep out all others. A consumer holds one
+pull for each of its queues."""
 STOP_S: Final = 1.0
 """Seconds in which requests may be answered when the port stops."""
 _HELD_EXTRA_S: Final = 10.0
@@ -120,10 +123,14 @@ class RemotingPort:
         self._sessions: dict[Connection, RemotingSession] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._later = DeferredReplies(HELD_MAX)
+        limits = limits or ConnectionLimits()
         self._server = RemotingServer(
             runtime,
             {code: functools.partial(self._answer, serve) for code, serve in self._table().items()},
-            limits or ConnectionLimits(),
+            replace(
+                limits,
+                unanswered_requests_max=min(limits.unanswered_requests_max, HELD_EACH_MAX),
+            ),
             "remoting proxy",
             self._on_closed,
             admission=admission,

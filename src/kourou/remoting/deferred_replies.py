@@ -1,4 +1,4 @@
-"""Requests answered later by a coroutine, because the response waits for the disk.
+"""Requests answered later by a coroutine, because the response waits for the disk or a server.
 
 Held pulls and sends do not use this: they wait in tables, without a task each.
 """
@@ -37,7 +37,7 @@ class DeferredReplies:
             SystemBusyError: `running_max` coroutines run already; `serve` was not called.
         """
         if len(self._running) >= self._running_max:
-            raise SystemBusyError(2, f"{self._running_max} requests are waiting for the disk")
+            raise SystemBusyError(2, f"{self._running_max} requests are waiting already")
         task = asyncio.get_running_loop().create_task(_serve(request, serve))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
