@@ -211,6 +211,9 @@ def test_tls_verifies_etcd_and_sends_the_client_certificate(tmp_path: Path) -> N
     [
         ({"etcd": ("127.0.0.1:2379",)}, "it must be http://host:port"),
         ({"etcd": ("http://",)}, "it must be http://host:port"),
+        ({"etcd": ("http://127.0.0.1:99999",)}, "it must be http://host:port"),
+        ({"etcd": ("http://127.0.0.1:0",)}, "it must be http://host:port"),
+        ({"etcd": ("http://[::1",)}, "it must be http://host:port"),
         ({"etcd_user": "u"}, "must be set together"),
         ({"etcd_key_file": Path("x")}, "must be set together"),
         ({"etcd_prefix": "/"}, "etcd_prefix is empty"),

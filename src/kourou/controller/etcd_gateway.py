@@ -63,8 +63,7 @@ class EtcdConfig:
 
     def __post_init__(self) -> None:
         for url in self.endpoints:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path:
+            if not _is_endpoint(url):
                 raise ConfigError(f"etcd is {url!r}; it must be http://host:port or https://...")
         if (self.etcd_user is None) != (self.etcd_password is None):
             raise ConfigError("etcd_user and etcd_password must be set together")
@@ -82,6 +81,17 @@ class EtcdConfig:
         """The single endpoints."""
         urls = (url.strip() for part in self.etcd for url in part.split(","))
         return [url.rstrip("/") for url in urls if url]
+
+
+def _is_endpoint(url: str) -> bool:
+    """Return whether a URL names scheme, host and perhaps port of an etcd, and no more."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # a port above 65,535, or an incomplete IPv6 address
+        return False
+    is_http = parts.scheme in ("http", "https")
+    return is_http and bool(parts.hostname) and not parts.path and port != 0
 
 
 class Etcd(Protocol):
