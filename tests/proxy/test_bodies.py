@@ -36,7 +36,7 @@ def checksum(body: bytes) -> str:
     ("language", "readable"),
     [
         (LanguageCode.JAVA, {"zlib", "old zlib", "lz4", "zstd", "gzip"}),
-        (LanguageCode.GO, {"zlib", "old zlib", "lz4", "zstd", "gzip"}),
+        (LanguageCode.GO, {"zlib", "old zlib", "gzip"}),
         (LanguageCode.PYTHON, {"zlib", "old zlib", "gzip"}),
         (LanguageCode.DOTNET, {"zlib", "old zlib", "gzip"}),
         (LanguageCode.CPP, {"zlib", "old zlib"}),

@@ -34,7 +34,7 @@ class BodyFormat(Enum):
 _ALL: Final = frozenset(BodyFormat)
 _READABLE: Final = {
     LanguageCode.JAVA: _ALL,
-    LanguageCode.GO: _ALL,
+    LanguageCode.GO: frozenset({BodyFormat.GZIP, BodyFormat.ZLIB}),
     LanguageCode.PYTHON: frozenset({BodyFormat.GZIP, BodyFormat.ZLIB}),
     LanguageCode.DOTNET: frozenset({BodyFormat.GZIP, BodyFormat.ZLIB}),
     LanguageCode.CPP: frozenset({BodyFormat.ZLIB}),
