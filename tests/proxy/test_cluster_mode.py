@@ -23,7 +23,7 @@ from kourou.proxy.server import Proxy
 from kourou.remoting.network import parse_address
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
-from tests.proxy.proxy_rig import GROUP, PROXY, TOPIC, Rig, TestClient
+from tests.proxy.proxy_rig import GROUP, PROXY, TOPIC, Rig, TestClient, producer_settings
 
 SIMPLE = ClientType.SIMPLE_CONSUMER
 NAMES = ("broker-0", "broker-1")
@@ -370,6 +370,23 @@ def test_clients_begin_while_a_broker_is_down(*, is_known: bool) -> None:
 
     groups = tuple(SubscriptionGroup(f"group-{number}") for number in range(4))
     with_brokers(test, groups=groups)
+
+
+def test_clients_with_many_topics_begin_while_no_name_server_answers() -> None:
+    names = [TOPIC, *(f"topic-{number}" for number in range(6))]
+
+    async def test(cluster: Cluster, rig: Rig) -> None:
+        await rig.producer()
+        namesrv = parse_address(cluster.namesrv_addr)
+        cluster.network.stall(namesrv)
+        client = await rig.connect("many@1")
+        settings = producer_settings(*names)
+        async with asyncio.timeout(2.5):
+            await client.settle(settings)
+        cluster.network.heal(namesrv)
+        assert (await client.try_send()).status.code == Code.OK
+
+    with_brokers(test)
 
 
 @pytest.mark.parametrize("fault", ["cut", "stall"])

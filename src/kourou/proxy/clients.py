@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from google.protobuf.json_format import MessageToJson, SerializeToJsonError
@@ -52,6 +53,9 @@ CLIENT_EXPIRY_S: Final = 120.0
 CLIENT_LOST_S: Final = 15.0
 """Seconds without a call and a stream after which the messages that a client holds are released.
 Clients open a lost stream again within 5 s, and send heartbeats every 10 s."""
+_LOOK_UPS_S: Final = 1.0
+"""Time for the look-ups of a client's topics at its heartbeats, for the same reason. It is also
+what a client with many topics that do not exist may cost."""
 _REGISTER_S: Final = 1.0
 """Wait for a broker's answer to a heartbeat: SDKs wait 3 s for the answer to their settings, which
 brokers that are down must not take. A slow broker registers the client all the same."""
@@ -111,6 +115,7 @@ class ProxyClient:
         self._version = version_ordinal(self.version)
         self._cluster = cluster
         self._registered: set[str] = set()
+        self._next_look_up = 0
         self.announced: LocalMember | None = None
 
     @property
@@ -209,19 +214,29 @@ class ProxyClient:
 
     async def _addresses(self) -> list[str]:
         """Return the masters of the topics; topics that do not exist have none."""
-        settings = self.settings
+        settings, known_route = self.settings, self._cluster.known_route
         topics = [topic.name for topic in settings.publishing.topics]
         topics += [entry.topic.name for entry in settings.subscription.subscriptions]
-        found: dict[str, None] = {}
-        for topic in topics:
-            try:
-                route = await self._cluster.cached_route(topic)
-            except KourouError as error:
-                log.debug("client.topic_without_route topic=%s reason=%s", topic, error)
-                continue
-            masters = (route.master_address(one.broker_name) for one in route.queue_datas)
-            found.update((address, None) for address in masters if address is not None)
-        return list(found)
+        await self._look_up([topic for topic in topics if known_route(topic) is None])
+        routes = [route for route in map(known_route, topics) if route is not None]
+        found = {
+            route.master_address(one.broker_name): None
+            for route in routes
+            for one in route.queue_datas
+        }
+        return [address for address in found if address is not None]
+
+    async def _look_up(self, topics: Sequence[str]) -> None:
+        """Look up routes, as many as the time allows; the next call goes on after the last one."""
+        first = self._next_look_up % max(len(topics), 1)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_UPS_S):
+                for topic in (*topics[first:], *topics[:first]):
+                    self._next_look_up += 1
+                    try:
+                        await self._cluster.cached_route(topic)
+                    except KourouError as error:
+                        log.debug("client.topic_without_route topic=%s reason=%s", topic, error)
 
 
 def json_of(settings: v2.Settings) -> str:
