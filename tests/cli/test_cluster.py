@@ -313,12 +313,18 @@ def test_directory_is_required(command: Command) -> None:
     assert (outcome.code, "add --dir DIR" in outcome.err) == (2, True)
 
 
-def test_other_topology_is_refused(tmp_path: Path, command: Command) -> None:
-    directory = ClusterDirectory(tmp_path)
+def settle_cluster(path: Path, brokers: int, namesrv_port: int) -> None:
+    """Give a directory the topology of a cluster, which is not started."""
+    directory = ClusterDirectory(path)
     with directory.locked():
         directory.settle(
-            {"brokers": 2}, lambda shape: create_topology(shape, 0, lambda _: True, Random(0))
+            {"brokers": brokers},
+            lambda shape: create_topology(shape, namesrv_port, lambda _: True, Random(0)),
         )
+
+
+def test_other_topology_is_refused(tmp_path: Path, command: Command) -> None:
+    settle_cluster(tmp_path, 2, 0)
 
     outcome = command("cluster", "--dir", str(tmp_path), "--brokers", "3")
 
@@ -327,11 +333,7 @@ def test_other_topology_is_refused(tmp_path: Path, command: Command) -> None:
 
 
 def test_other_port_of_the_name_server_is_refused(tmp_path: Path, command: Command) -> None:
-    directory = ClusterDirectory(tmp_path)
-    with directory.locked():
-        directory.settle(
-            {"brokers": 1}, lambda shape: create_topology(shape, 9876, lambda _: True, Random(0))
-        )
+    settle_cluster(tmp_path, 1, 9876)
 
     outcome = command("cluster", "--dir", str(tmp_path), "--namesrv-port", "9877")
 

@@ -24,7 +24,7 @@ from kourou.proxy.deliveries import Deliveries
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
 from kourou.proxy.received_writes import WriteLimits
-from tests.proxy.proxy_rig import GROUP, TOPIC, Mode, Rig, with_rig
+from tests.proxy.proxy_rig import GROUP, TOPIC, Mode, Rig, TestClient, with_rig
 
 pytestmark = pytest.mark.usefixtures("each_mode")
 
@@ -350,18 +350,29 @@ def test_consumer_that_reconnects_keeps_the_messages_that_it_holds() -> None:
     with_rig(test)
 
 
+async def nothing_received(
+    consumer: TestClient, times: int, receiver: TestClient | None = None
+) -> None:
+    """Receive nothing, 5 seconds each time, while a consumer sends heartbeats.
+
+    Args:
+        consumer: sends them.
+        times: how often.
+        receiver: another consumer that receives; None: the same one.
+    """
+    for _ in range(times):
+        await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+        assert await (receiver or consumer).receive() == []
+
+
 def test_renewed_message_stays_invisible_and_is_acknowledged_by_its_first_handle() -> None:
     async def test(rig: Rig) -> None:
         producer, consumer = await rig.producer(), await rig.consumer()
         await producer.send(b"one")
         [message] = await consumer.receive()
-        for _ in range(30):  # of 5 seconds
-            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
-            assert await consumer.receive() == []
+        await nothing_received(consumer, 30)
         assert await consumer.ack(message) == [Code.OK]
-        for _ in range(50):
-            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
-            assert await consumer.receive() == []
+        await nothing_received(consumer, 50)
 
     with_rig(test)
 
@@ -375,17 +386,13 @@ def test_messages_are_renewed_in_the_group_of_their_receive() -> None:
         await producer.send(b"one")
         consumer.group, settled = "audit", consumer.group
         [message] = await consumer.receive()
-        for _ in range(30):
-            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
-            assert await other.receive() == []
+        await nothing_received(consumer, 30, other)
         assert await consumer.ack(message) == [Code.OK]
         consumer.group = settled
         [message] = await consumer.receive()
         assert message.system_properties.delivery_attempt == 1
         assert await consumer.ack(message) == [Code.OK]
-        for _ in range(20):
-            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
-            assert await other.receive() == []
+        await nothing_received(consumer, 20, other)
 
     with_rig(test)
 
@@ -411,9 +418,7 @@ def test_message_acknowledged_during_its_renewal_is_not_received_again() -> None
         await asyncio.sleep(0.5)
         rig.network.heal(rig.broker.address)
         assert await acknowledging == [Code.OK]
-        for _ in range(30):
-            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
-            assert await consumer.receive() == []
+        await nothing_received(consumer, 30)
 
     with_rig(test, mode=Mode.CLUSTER)
 
@@ -470,9 +475,7 @@ def test_message_is_renewed_after_refusals_of_a_broker_that_has_no_master_for_a_
         producer, consumer = await rig.producer(), await rig.consumer()
         await producer.send(b"one")
         [message] = await consumer.receive()
-        for _ in range(20):  # of 5 seconds
-            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
-            assert await consumer.receive() == []
+        await nothing_received(consumer, 20)
         assert refusals == []
         assert await consumer.ack(message) == [Code.OK]
 

@@ -503,12 +503,20 @@ def test_members_are_published_for_other_proxies() -> None:
     with_proxies(test)
 
 
+@asynccontextmanager
+async def grpc_members_published(cluster: Cluster, rig: Rig) -> AsyncIterator[list[MemberChange]]:
+    """Let the proxy tell others of its gRPC members; return what it publishes."""
+    members = MemberSync(rig.proxy.cluster, "127.0.0.1%0%18081", lambda _: None)
+    members.start()
+    async with published(cluster) as found:
+        rig.proxy.announce_members(members)
+        yield found
+    await members.stop()
+
+
 def test_grpc_consumers_are_published_for_other_proxies() -> None:
     async def test(cluster: Cluster, rig: Rig) -> None:
-        members = MemberSync(rig.proxy.cluster, "127.0.0.1%0%18081", lambda _: None)
-        members.start()
-        async with published(cluster) as found:
-            rig.proxy.announce_members(members)
+        async with grpc_members_published(cluster, rig) as found:
             consumer = await rig.consumer(kind=ClientType.SIMPLE_CONSUMER)
             await consumer.heartbeat(ClientType.SIMPLE_CONSUMER)
             await (await rig.producer()).heartbeat(ClientType.PRODUCER)
@@ -517,7 +525,6 @@ def test_grpc_consumers_are_published_for_other_proxies() -> None:
                 v2.NotifyClientTerminationRequest(group=v2.Resource(name=GROUP)),
             )
             await until(lambda: bool(found) and found[-1].heartbeat_type == UNREGISTER)
-        await members.stop()
         assert [one.heartbeat_type for one in found] == [REGISTER, REGISTER, UNREGISTER]
         first = found[0]
         assert (first.client_id, first.group, first.language) == ("consumer@1", GROUP, "PYTHON")
@@ -533,14 +540,10 @@ def test_grpc_consumers_are_published_for_other_proxies() -> None:
 
 def test_former_connection_of_a_grpc_consumer_leaves_the_members_of_other_proxies() -> None:
     async def test(cluster: Cluster, rig: Rig) -> None:
-        members = MemberSync(rig.proxy.cluster, "127.0.0.1%0%18081", lambda _: None)
-        members.start()
-        async with published(cluster) as found:
-            rig.proxy.announce_members(members)
+        async with grpc_members_published(cluster, rig) as found:
             for _ in range(2):
                 await rig.consumer(kind=ClientType.SIMPLE_CONSUMER)
             await until(lambda: len(found) == 3)
-        await members.stop()
         (left,) = (one.channel_data for one in found if one.heartbeat_type == UNREGISTER)
         there = [one.channel_data for one in found if one.heartbeat_type == REGISTER]
         addresses = [json.loads(one or "")["remoteAddress"] for one in (left, *there)]

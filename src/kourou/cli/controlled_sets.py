@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,6 +16,7 @@ from kourou.cli.admin_session import GRACE_S, admin_config
 from kourou.cli.exits import one_line
 from kourou.client.administration.admin import AdminClient
 from kourou.errors import KourouError, NoRouteError, UsageError
+from kourou.model.route import MASTER_ID
 from kourou.protocol.controller.headers import ReplicaIdentity, ReplicasInfo
 from kourou.remoting.network import parse_address
 from kourou.supervising.directory import ClusterDirectory
@@ -25,6 +26,12 @@ T = TypeVar("T")
 NO_MASTER: Final = "no master: its queues accept no sends"
 _REQUESTS_MAX: Final = 5
 """Requests in a row that a command may wait for."""
+
+
+def names_without_master(brokers: Iterable[tuple[str, int]]) -> set[str]:
+    """Return the names of registered brokers, given with their ids, that have slaves only."""
+    registered = set(brokers)
+    return {name for name, _ in registered if (name, MASTER_ID) not in registered}
 
 
 @dataclass(frozen=True, kw_only=True)

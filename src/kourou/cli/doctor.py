@@ -20,7 +20,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import admin_config, refusal_of, runtime_number
-from kourou.cli.controlled_sets import NO_MASTER
+from kourou.cli.controlled_sets import NO_MASTER, names_without_master
 from kourou.cli.doctor_machine import (
     Finding,
     Port,
@@ -40,7 +40,6 @@ from kourou.client.config import AdminConfig
 from kourou.clock import Clock, SystemClock
 from kourou.errors import KourouError
 from kourou.model.host import NAMESRV_DEFAULT
-from kourou.model.route import MASTER_ID
 from kourou.remoting.network import Address, format_address, is_loopback, parse_address
 
 _STATE_WIDTH: Final = 7
@@ -233,8 +232,7 @@ def judge_namesrv(
 
 def judge_masters(brokers: Iterable[tuple[str, int]]) -> list[Finding]:
     """Return a finding for each name of registered brokers, with their ids, without a master."""
-    registered = set(brokers)
-    names = sorted({name for name, _ in registered if (name, MASTER_ID) not in registered})
+    names = sorted(names_without_master(brokers))
     remedy = "`kourou cluster status` shows its replicas; start the one that was master last"
     return [Finding(State.WRONG, f"broker {name}", NO_MASTER, remedy) for name in names]
 

@@ -11,7 +11,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import admin_config, refusal_of, runtime_number
-from kourou.cli.controlled_sets import NO_MASTER
+from kourou.cli.controlled_sets import NO_MASTER, names_without_master
 from kourou.cli.exits import FAILED, UNREACHABLE, one_line
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
@@ -19,7 +19,6 @@ from kourou.client.config import AdminConfig
 from kourou.client.namesrv_addr import as_url, parse_namesrv_addr
 from kourou.errors import KourouError
 from kourou.model.host import NAMESRV_DEFAULT
-from kourou.model.route import MASTER_ID
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -143,9 +142,9 @@ async def _check_broker(
 
 def judge_sets(brokers: Sequence[BrokerHealth]) -> list[BrokerHealth]:
     """Return the brokers; those of a name without a registered master have a problem."""
-    with_master = {one.name for one in brokers if one.id == MASTER_ID}
+    headless = names_without_master((one.name, one.id) for one in brokers)
     return [
-        one if one.problem or one.name in with_master else replace(one, problem=NO_MASTER)
+        replace(one, problem=NO_MASTER) if one.name in headless and not one.problem else one
         for one in brokers
     ]
 

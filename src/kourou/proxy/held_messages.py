@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -80,6 +81,15 @@ class HeldMessages:
         """Find the last receipt of a message again; the request for which it was taken failed."""
         if held is not None:
             self._renewals.put_back(held)
+
+    @contextmanager
+    def put_back_after_failure(self, held: HeldMessage | None) -> Iterator[None]:
+        """Put a message back if the request for which it was taken raises an error of Kourou."""
+        try:
+            yield
+        except KourouError:
+            self.put_back(held)
+            raise
 
     def take_unrenewed(
         self, client_id: str, group: str, message_id: str, receipt: ReceiptHandle

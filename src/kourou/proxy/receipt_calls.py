@@ -104,7 +104,7 @@ class ReceiptCalls:
         held = await self._held.take(context, asked.group.name, asked.message_id, receipt)
         receipt = receipt if held is None else held.receipt
         check_not_expired(receipt, self._cluster.now_ms())
-        try:
+        with self._held.put_back_after_failure(held):
             changed = await self._deliveries.change(
                 self._pool(context),
                 asked.topic.name,
@@ -113,9 +113,6 @@ class ReceiptCalls:
                 invisible_ms,
                 suspend=asked.suspend,
             )
-        except KourouError:
-            self._held.put_back(held)
-            raise
         return v2.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
 
     async def forward_to_dead_letters(
@@ -129,7 +126,7 @@ class ReceiptCalls:
         check_group(asked.group.name)
         receipt = read_handle(asked.receipt_handle)
         held = await self._held.take(context, asked.group.name, asked.message_id, receipt)
-        try:
+        with self._held.put_back_after_failure(held):
             await self._deliveries.dead_letter(
                 required_client(self._clients, context).pool,
                 asked.topic.name,
@@ -137,9 +134,6 @@ class ReceiptCalls:
                 asked.message_id,
                 receipt if held is None else held.receipt,
             )
-        except KourouError:
-            self._held.put_back(held)
-            raise
         return v2.ForwardMessageToDeadLetterQueueResponse(
             status=response_status(ResponseCode.SUCCESS, None)
         )
