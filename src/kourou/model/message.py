@@ -290,6 +290,10 @@ class MessageExt(_LazyFields):
         }
 
 
+_UNDECODED: Final[Any] = object()
+"""Value of a lazy field until its first read. An empty slot would raise, which takes 1 us."""
+
+
 def message_from_record(
     fields: tuple[Any, ...],
     topic: str,
@@ -336,6 +340,7 @@ def message_from_record(
     ) = fields
     hosts = (born_address, born_port, store_address, store_port)
     message._raw_hosts = hosts  # type: ignore[misc]  # noqa: SLF001
+    message.properties = message.born_host = message.store_host = _UNDECODED
     return message
 
 
@@ -390,16 +395,16 @@ def _decode_lazily(name: str, decode: Callable[[MessageExt], T]) -> None:
     decoded: dict[int, tuple[MessageExt, T]] = {}
 
     def read(message: MessageExt) -> T:
-        try:
-            value: T = get(message)
-        except AttributeError:
+        value: T = get(message)
+        if value is _UNDECODED:
             # Threads that share a message must get the same dict. The second thread finds the value
             # of the first here or in the slot. `setdefault` is atomic, so no lock is needed.
             _, value = decoded.setdefault(id(message), (message, decode(message)))
-            try:
-                value = get(message)
-            except AttributeError:
+            current: T = get(message)
+            if current is _UNDECODED:
                 put(message, value)
+            else:
+                value = current
             decoded.pop(id(message), None)
         return value
 
