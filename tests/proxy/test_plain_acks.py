@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,6 +98,30 @@ def test_messages_are_acknowledged_and_answered_as_on_the_general_path() -> None
     with_rig(test)
 
 
+def test_messages_of_one_request_are_acknowledged_by_one_batch() -> None:
+    async def test(rig: Rig) -> None:
+        consumer, messages = await received(rig, 20, invisible_ms=10_000)
+        entries = [entry_of(message) for message in messages]
+        plain = await ack(
+            rig, consumer, request_of(*entries[:9]).SerializeToString(), is_plain=True
+        )
+        data = in_general_order(request_of(*entries[9:18]).SerializeToString())
+        general = await ack(rig, consumer, data, is_plain=False)
+        assert plain.status == general.status
+        for answer, asked in ((plain, entries[:9]), (general, entries[9:18])):
+            assert [one.message_id for one in answer.entries] == [one.message_id for one in asked]
+            assert [one.receipt_handle for one in answer.entries] == [
+                one.receipt_handle for one in asked
+            ]
+            assert {one.status.code for one in answer.entries} == {Code.OK}
+        await asyncio.sleep(12)
+        again = await consumer.receive(invisible_ms=10_000)
+        left = {one.message_id for one in entries[18:]}
+        assert {one.system_properties.message_id for one in again} == left
+
+    with_rig(test)
+
+
 def test_refusals_of_the_broker_are_answered_as_on_the_general_path() -> None:
     async def test(rig: Rig) -> None:
         consumer, (message,) = await received(rig, 1, invisible_ms=60_000)
@@ -112,8 +137,16 @@ def test_refusals_of_the_broker_are_answered_as_on_the_general_path() -> None:
 def test_other_requests_take_the_general_path() -> None:
     async def test(rig: Rig) -> None:
         consumer, (first, second) = await received(rig, 2, invisible_ms=10_000)
-        two = request_of(entry_of(first), entry_of(second)).SerializeToString()
-        assert (await ack(rig, consumer, two, is_plain=False)).status.code == Code.OK
+        handle = decode_receipt_handle(second.system_properties.receipt_handle)
+        elsewhere = entry_of(second, handle._replace(broker_name="broker-z").encode())
+        two = request_of(entry_of(first), elsewhere).SerializeToString()
+        codes = [one.status.code for one in (await ack(rig, consumer, two, is_plain=False)).entries]
+        assert (codes[0], codes[1] == Code.OK) == (Code.OK, False)
+        far = entry_of(second, handle._replace(offset=handle.start_offset + 4_096).encode())
+        apart = request_of(entry_of(first), far).SerializeToString()
+        assert len((await ack(rig, consumer, apart, is_plain=False)).entries) == 2
+        many = request_of(*[entry_of(second)] * 257).SerializeToString()
+        assert (await ack(rig, consumer, many, is_plain=False)).status.code == Code.OK
         stranger = await rig.connect("stranger@1")
         one = request_of(entry_of(first)).SerializeToString()
         assert (await ack(rig, stranger, one, is_plain=False)).status.code == Code.OK
@@ -153,12 +186,13 @@ def test_message_that_is_renewed_for_its_client_is_acknowledged() -> None:
     with_rig(test)
 
 
-def test_loss_of_the_connection_to_the_broker_is_answered() -> None:
+@pytest.mark.parametrize("messages", [1, 3])
+def test_loss_of_the_connection_to_the_broker_is_answered(messages: int) -> None:
     async def test(rig: Rig) -> None:
-        consumer, (message,) = await received(rig, 1, invisible_ms=60_000)
+        consumer, found = await received(rig, messages, invisible_ms=60_000)
         count = rig.proxy.plain_acks.count
         call = consumer.grpc.open("AckMessage", 9.0)
-        call.send(request_of(entry_of(message)), ends=True)
+        call.send(request_of(*map(entry_of, found)), ends=True)
         for _ in range(1_000):
             if rig.proxy.plain_acks.count > count:
                 break
@@ -170,37 +204,48 @@ def test_loss_of_the_connection_to_the_broker_is_answered() -> None:
             peer.close("test")
         answer = await call.next()
         assert answer.status.code == Code.INTERNAL_SERVER_ERROR
-        assert "connection" in answer.entries[0].status.message
-        assert await consumer.ack(message) == [Code.OK]  # the client tries again
+        assert len(answer.entries) == messages
+        assert all("connection" in one.status.message for one in answer.entries)
+        for message in found:
+            assert await consumer.ack(message) == [Code.OK]  # the client tries again
 
     with_rig(test)
 
 
-@given(group=texts, topic=texts, message_id=texts, handle=texts, more=st.binary(max_size=20))
+@given(
+    group=texts,
+    topic=texts,
+    messages=st.lists(st.tuples(texts, texts), min_size=1, max_size=4),
+    more=st.binary(max_size=20),
+)
 def test_requests_are_read_as_by_the_generated_classes(
-    group: str, topic: str, message_id: str, handle: str, more: bytes
+    group: str, topic: str, messages: list[tuple[str, str]], more: bytes
 ) -> None:
-    entry = v2.AckMessageEntry(message_id=message_id, receipt_handle=handle)
-    data = request_of(entry, group=group, topic=topic).SerializeToString()
+    entries = [v2.AckMessageEntry(message_id=name, receipt_handle=text) for name, text in messages]
+    data = request_of(*entries, group=group, topic=topic).SerializeToString()
     plain = read_ack(data)
-    if data.isascii() and message_id and handle and group and topic:
+    if (
+        group
+        and topic
+        and all(name and text and f"{name}{text}".isascii() for name, text in messages)
+    ):
         assert isinstance(plain, PlainRequest)
-        assert (plain.message_id, plain.handle) == (message_id, handle)
+        assert [(one.message_id, one.handle) for one in plain.entries] == messages
         named = parse(v2.AckMessageRequest, plain.head)
         assert (named.group.name, named.topic.name) == (group, topic)
-        response = v2.AckMessageResponse(
-            status=ok(),
-            entries=[
-                v2.AckMessageResultEntry(message_id=message_id, receipt_handle=handle, status=ok())
-            ],
-        )
-        assert acknowledged_response(plain.entry) == response.SerializeToString()
+        results = [
+            v2.AckMessageResultEntry(message_id=name, receipt_handle=text, status=ok())
+            for name, text in messages
+        ]
+        response = v2.AckMessageResponse(status=ok(), entries=results)
+        assert acknowledged_response(plain.entries) == response.SerializeToString()
     for other in (data + more, data[: len(data) // 2] + more):
         read = read_ack(other)
-        if read is not None:
+        if read is not None and plan_of(read.head, "0", "b") is not None:
             expected = parse(v2.AckMessageRequest, other)
-            assert read.message_id == expected.entries[0].message_id
-            assert read.handle == expected.entries[0].receipt_handle
+            assert [(one.message_id, one.handle) for one in read.entries] == [
+                (one.message_id, one.receipt_handle) for one in expected.entries
+            ]
 
 
 @given(
@@ -228,4 +273,6 @@ def test_the_broker_gets_the_requests_of_the_general_path(
     command = request(RequestCode.ACK_MESSAGE, header)
     command.opaque = 77
     assert plan is not None
-    assert plan.frame(receipt.encode(), queue_id, offset, 77) == encode_frame(command)
+    assert plan.frame(receipt.encode(), receipt, 77) == encode_frame(command)
+    stored = receipt._replace(commit_log_offset=5)
+    assert plan.frame(stored.encode(), stored, 77) == encode_frame(command)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
@@ -67,12 +67,12 @@ class Deliveries:
             raise_for_response(await pool.request(address, command, REQUEST_TIMEOUT_S))
 
         try:
-            if len(receipts) == 1 or not all(map(_is_batchable, receipts)):
+            requests = batch_requests(topic, group, receipts) if len(receipts) > 1 else []
+            for acks in requests:
+                await self._cluster.at_broker(topic, broker, partial(batch_ack, acks=acks))
+            if not requests:
                 for receipt in receipts:
                     await self.ack(pool, topic, group, receipt)
-            else:
-                for acks in calls_pop.requests_of(_batched(topic, group, receipts)):
-                    await self._cluster.at_broker(topic, broker, partial(batch_ack, acks=acks))
         except KourouError as error:
             return error_status(error)
         return ok()
@@ -187,22 +187,22 @@ async def _ack(
     )
 
 
-def _is_batchable(receipt: ReceiptHandle) -> bool:
-    return not receipt.is_ordered and 0 <= _distance(receipt) < _SPREAD_MAX
+def batch_requests(
+    topic: str, group: str, receipts: Sequence[ReceiptHandle]
+) -> list[list[BatchAck]]:
+    """Return the requests that acknowledge messages of one broker, an entry for each checkpoint.
 
-
-def _distance(receipt: ReceiptHandle) -> int:
-    """Return the number of queue offsets between the begin of the pop and the message."""
-    return (receipt.offset or 0) - receipt.start_offset
-
-
-def _batched(topic: str, group: str, receipts: Iterable[ReceiptHandle]) -> list[BatchAck]:
-    """Return what acknowledges messages of one broker: an entry for each checkpoint."""
+    Empty if a message must be acknowledged alone: of an ordered pop, or far from its start.
+    """
     bits: dict[tuple[object, ...], int] = {}
     for receipt in receipts:
+        distance = (receipt.offset or 0) - receipt.start_offset
+        if receipt.is_ordered or not 0 <= distance < _SPREAD_MAX:
+            return []
         key = receipt[:_CHECKPOINT_FIELDS]
-        bits[key] = bits.get(key, 0) | 1 << _distance(receipt)
-    return [
+        bits[key] = bits.get(key, 0) | 1 << distance
+    acks = (
         calls_pop.batch_ack(ReceiptHandle._make((*key, None, None)), topic, group, one)
         for key, one in bits.items()
-    ]
+    )
+    return list(calls_pop.requests_of(acks))

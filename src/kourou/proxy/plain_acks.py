@@ -1,11 +1,12 @@
-"""Fast path of AckMessage: requests with one message, as the official clients send them.
+"""Fast path of AckMessage: requests for messages of one broker.
 
-Such a request becomes the frame of an ack on the client's own connection, and the broker's answer
-becomes the response, without messages of protobuf, commands, headers or tasks. It is
+Such a request becomes the frame of an ack on the client's own connection, of a batch if it has
+several messages, and the broker's answer becomes the response, without messages of protobuf,
+headers or tasks. The request is
 
     10 len              group
     18 len              topic
-    26 len              the message
+    26 len              a message, any number of times
       10 len              id
       18 len              receipt handle
 
@@ -29,13 +30,20 @@ from kourou.http2.calls import Call
 from kourou.model.route import TopicRoute
 from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, raise_for_response, request
-from kourou.protocol.frame import HEADER_AT, bare_frame_end, frame_of, header_template
-from kourou.protocol.popping.headers import AckMessageRequestHeader
+from kourou.protocol.frame import (
+    HEADER_AT,
+    bare_frame_end,
+    encode_frame,
+    frame_of,
+    header_template,
+)
+from kourou.protocol.popping.headers import AckMessageRequestHeader, BatchAck, encode_batch_acks
 from kourou.protocol.popping.receipt_handles import ReceiptHandle, decode_receipt_handle
 from kourou.protocol.popping.topic_names import real_topic
 from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import check_group, check_topic, is_blank
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S
+from kourou.proxy.deliveries import batch_requests
 from kourou.proxy.metadata import client_of
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
@@ -49,6 +57,12 @@ METHOD: Final = "AckMessage"
 _PLANS_MAX: Final = 4_096
 _HEAD_BYTES_MAX: Final = 1_024
 """Longer names are not kept."""
+_ACK: Final = RequestCode.ACK_MESSAGE
+_BATCH_ACK: Final = RequestCode.BATCH_ACK_MESSAGE
+_ENTRIES_MAX: Final = 256
+"""Messages of a plain request: the event loop serves nothing else meanwhile."""
+_ENTRIES_PER_FRAME: Final = 8
+"""Messages that cost about as much as a frame; see `Call.spend`."""
 
 _GROUP: Final = 0x0A
 _TOPIC: Final = 0x12
@@ -102,20 +116,30 @@ class Held(Protocol):
     ) -> bool: ...
 
 
+class PlainEntry(NamedTuple):
+    """One message of a plain request.
+
+    Attributes:
+        encoded: the entry, as encoded.
+        message_id: in ASCII.
+        handle: likewise.
+    """
+
+    encoded: bytes
+    message_id: str
+    handle: str
+
+
 class PlainRequest(NamedTuple):
     """The parts of a plain request.
 
     Attributes:
         head: group and topic, as encoded.
-        entry: the message, as encoded.
-        message_id: in ASCII.
-        handle: likewise.
+        entries: the messages, at least one.
     """
 
     head: bytes
-    entry: bytes
-    message_id: str
-    handle: str
+    entries: list[PlainEntry]
 
 
 class AckPlan(NamedTuple):
@@ -132,9 +156,12 @@ class AckPlan(NamedTuple):
     group: str
     template: bytes
 
-    def frame(self, handle: str, queue_id: int, offset: int, opaque: int) -> bytes:
-        """Return the request to the broker; `handle` is the text of the receipt handle."""
-        return frame_of(self.template % (queue_id, _encode_text(handle), offset, opaque))
+    def frame(self, handle: str, receipt: ReceiptHandle, opaque: int) -> bytes:
+        """Return the request to the broker; `handle` is the text of the receipt."""
+        if receipt.commit_log_offset is not None:  # the broker does not need it
+            handle = handle.rpartition(" ")[0]
+        fields = (receipt.queue_id, _encode_text(handle), receipt.offset, opaque)
+        return frame_of(self.template % fields)
 
 
 def read_ack(data: bytes) -> PlainRequest | None:
@@ -150,21 +177,40 @@ def read_ack(data: bytes) -> PlainRequest | None:
         at += size
         if data[at] != _ENTRY:
             return None
-        head = data[:at]
-        size, entry_at = read_varint(data, at + 1)
-        if entry_at + size != len(data) or data[entry_at] != _MESSAGE_ID:
-            return None
-        size, id_at = read_varint(data, entry_at + 1)
-        id_end = id_at + size
-        if data[id_end] != _HANDLE:
-            return None
-        size, handle_at = read_varint(data, id_end + 1)
-    except IndexError:
+        head, end = data[:at], len(data)
+        entries: list[PlainEntry] = []
+        while at < end and len(entries) < _ENTRIES_MAX:
+            if data[at] != _ENTRY:
+                return None
+            size, entry_at = read_varint(data, at + 1)
+            at = entry_at + size
+            entry = _read_entry(data, entry_at, at)
+            if entry is None:
+                return None
+            entries.append(entry)
+    except (IndexError, UnicodeDecodeError):
         return None
-    if handle_at + size != len(data) or not data.isascii():
+    return PlainRequest(head, entries) if at == end else None
+
+
+def _read_entry(data: bytes, at: int, end: int) -> PlainEntry | None:
+    """Return the entry between two bytes of a request; None if it is not plain.
+
+    Raises:
+        IndexError: it is cut off.
+        UnicodeDecodeError: id or handle is not ASCII.
+    """
+    if data[at] != _MESSAGE_ID:
         return None
-    message_id, handle = data[id_at:id_end], data[handle_at:]
-    return PlainRequest(head, data[entry_at:], message_id.decode(), handle.decode())
+    size, id_at = read_varint(data, at + 1)
+    id_end = id_at + size
+    if data[id_end] != _HANDLE:
+        return None
+    size, handle_at = read_varint(data, id_end + 1)
+    if handle_at + size != end:
+        return None
+    message_id, handle = data[id_at:id_end], data[handle_at:end]
+    return PlainEntry(data[at:end], message_id.decode("ascii"), handle.decode("ascii"))
 
 
 class PlainAck(PendingRequest[None]):
@@ -173,27 +219,32 @@ class PlainAck(PendingRequest[None]):
     Attributes:
         acks: the fast path.
         call: its call, and the bytes of its request.
-        entry: the message, as encoded in the request.
+        entries: the messages.
         language: of the client.
     """
 
-    __slots__ = ("acks", "call", "data", "entry", "language")
+    __slots__ = ("acks", "call", "data", "entries", "language")
 
     def __init__(
-        self, acks: PlainAcks, call: Call, data: bytes, entry: bytes, language: LanguageCode | None
+        self,
+        acks: PlainAcks,
+        call: Call,
+        data: bytes,
+        entries: list[PlainEntry],
+        language: LanguageCode | None,
     ) -> None:
         super().__init__(loop=acks.loop)
         self.acks = acks
         self.call = call
         self.data = data
-        self.entry = entry
+        self.entries = entries
         self.language = language
-        self.code = int(RequestCode.ACK_MESSAGE)
+        self.code = int(_ACK if len(entries) == 1 else _BATCH_ACK)
         self.timeout_s = REQUEST_TIMEOUT_S
 
     def succeed(self) -> None:
-        """Answer that the message is acknowledged."""
-        self.call.reply(acknowledged_response(self.entry))
+        """Answer that the messages are acknowledged."""
+        self.call.reply(acknowledged_response(self.entries))
         self.acks.counts.add(METHOD, self.language, Code.OK)
 
     def on_answer(self, answer: RemotingCommand) -> None:
@@ -212,10 +263,12 @@ class PlainAck(PendingRequest[None]):
         self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        entry = parse(v2.AckMessageResultEntry, self.entry)
-        entry.status.CopyFrom(error_status(error))
-        code = entry.status.code
-        response = v2.AckMessageResponse(status=status(code), entries=[entry])
+        outcome = error_status(error)
+        code = outcome.code
+        entries = [parse(v2.AckMessageResultEntry, one.encoded) for one in self.entries]
+        for entry in entries:
+            entry.status.CopyFrom(outcome)
+        response = v2.AckMessageResponse(status=status(code), entries=entries)
         self.call.reply(response.SerializeToString())
         self.acks.counts.add(METHOD, self.language, code)
 
@@ -270,32 +323,38 @@ class PlainAcks:
         if plain is None:
             return False
         client_id, language = client_of(call)
-        try:
-            receipt = decode_receipt_handle(plain.handle)
-        except MalformedHeaderError:
+        receipts = current_receipts(plain.entries, self._brokers.now_ms())
+        if not receipts or is_blank(client_id):
             return False
-        offset = receipt.offset
-        if offset is None or is_blank(client_id) or receipt.revive_at_ms <= self._brokers.now_ms():
+        broker_name = receipts[0].broker_name
+        plan = self._plan(plain.head, receipts[0].kind, broker_name)
+        connection = None if plan is None else self._connection(plan, client_id, broker_name)
+        if plan is None or connection is None:
             return False
-        plan = self._plan(plain.head, receipt.kind, receipt.broker_name)
-        route = None if plan is None else self._brokers.known_route(plan.topic)
-        address = None if route is None else route.master_address(receipt.broker_name)
-        if plan is None or address is None:
-            return False
-        connection = self._clients.connection(client_id, address)
-        if connection is None:
-            return False
-        if not self._held.take_unrenewed(client_id, plan.group, plain.message_id, receipt):
-            return False
-        ack = PlainAck(self, call, data, plain.entry, language)
+        batches: list[list[BatchAck]] = []
+        if len(receipts) > 1:
+            batches = batch_requests(plan.topic, plan.group, receipts)
+            if len(batches) != 1:
+                return False
+        for entry, receipt in zip(plain.entries, receipts, strict=True):
+            if not self._held.take_unrenewed(client_id, plan.group, entry.message_id, receipt):
+                return False
+        ack = PlainAck(self, call, data, plain.entries, language)
         if not connection.register_pending(ack, call.connection.read_at_s + REQUEST_TIMEOUT_S):
             return False
-        handle = plain.handle
-        if receipt.commit_log_offset is not None:  # the broker does not need it
-            handle = handle.rpartition(" ")[0]
-        connection.send_frames(plan.frame(handle, receipt.queue_id, offset, ack.opaque))
+        if batches:
+            connection.send_frames(batch_frame(broker_name, batches[0], ack.opaque))
+            call.spend(len(receipts) // _ENTRIES_PER_FRAME)
+        else:
+            connection.send_frames(plan.frame(plain.entries[0].handle, receipts[0], ack.opaque))
         self.count += 1
         return True
+
+    def _connection(self, plan: AckPlan, client_id: str, broker_name: str) -> Connection | None:
+        """Return the client's connection to the broker's master; None if it has none."""
+        route = self._brokers.known_route(plan.topic)
+        address = None if route is None else route.master_address(broker_name)
+        return None if address is None else self._clients.connection(client_id, address)
 
     def _plan(self, head: bytes, kind: str, broker_name: str) -> AckPlan | None:
         """Return the plan of a request's group and topic; None if they need the general path."""
@@ -309,6 +368,24 @@ class PlainAcks:
                 self._plans.clear()
             self._plans[key] = plan
         return plan
+
+
+def current_receipts(entries: list[PlainEntry], now_ms: int) -> list[ReceiptHandle]:
+    """Return the receipts of messages; empty if they need the general path.
+
+    They do with several brokers, or if a handle is malformed, has no offset or has expired.
+    """
+    try:
+        receipts = [decode_receipt_handle(entry.handle) for entry in entries]
+    except MalformedHeaderError:
+        return []
+    broker_name = receipts[0].broker_name
+    for receipt in receipts:
+        if receipt.offset is None or receipt.revive_at_ms <= now_ms:
+            return []
+        if receipt.broker_name != broker_name:
+            return []
+    return receipts
 
 
 def plan_of(head: bytes, kind: str, broker_name: str) -> AckPlan | None:
@@ -328,7 +405,7 @@ def plan_of(head: bytes, kind: str, broker_name: str) -> AckPlan | None:
         offset=_OFFSET_MARKER,
         broker_name=broker_name,
     )
-    command = request(RequestCode.ACK_MESSAGE, header)
+    command = request(_ACK, header)
     command.opaque = _OPAQUE_MARKER
     markers = {
         _encode_text(_HANDLE_MARKER): b"%b",
@@ -338,6 +415,13 @@ def plan_of(head: bytes, kind: str, broker_name: str) -> AckPlan | None:
     }
     template = header_template(command, markers)
     return None if template is None else AckPlan(topic, group, template)
+
+
+def batch_frame(broker_name: str, acks: list[BatchAck], opaque: int) -> bytes:
+    """Return the request to the broker for several messages."""
+    command = request(_BATCH_ACK, body=encode_batch_acks(broker_name, acks))
+    command.opaque = opaque
+    return encode_frame(command)
 
 
 def complete_acks(connection: Connection, buffer: bytearray, at: int, end: int) -> int:
@@ -362,8 +446,11 @@ def complete_acks(connection: Connection, buffer: bytearray, at: int, end: int) 
     return at
 
 
-def acknowledged_response(entry: bytes) -> bytes:
-    """Return the encoded response for one message; `entry` is that of the request."""
+def acknowledged_response(entries: list[PlainEntry]) -> bytes:
+    """Return the encoded response for messages of a request."""
     # Entries of requests and responses have the same numbers of id and handle.
-    size = len(entry) + len(_ENTRY_END)
-    return b"".join((_START, b"\x12", encode_varint(size), entry, _ENTRY_END))
+    parts = [_START]
+    for entry in entries:
+        size = len(entry.encoded) + len(_ENTRY_END)
+        parts += (b"\x12", encode_varint(size), entry.encoded, _ENTRY_END)
+    return b"".join(parts)
