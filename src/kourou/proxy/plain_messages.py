@@ -74,27 +74,35 @@ def _encode_plain(
     receipt_handle: str,
     attempt: int,
 ) -> bytes:
+    # Lists that grow by tuples take two thirds of the time of one expression with nested lists.
     body, encoding, checksum = encoded
-    tag = properties.get(names.TAGS)
-    system = b"".join((
-        b"" if tag is None else _text(b"\x0a", tag),
-        *[_text(b"\x12", key) for key in index_keys(properties)],
-        _text(b"\x1a", message.msg_id) if message.msg_id else b"",
+    system: list[bytes] = []
+    if (tag := properties.get(names.TAGS)) is not None:
+        system.append(_text(b"\x0a", tag))
+    system += [_text(b"\x12", key) for key in index_keys(properties)]
+    if message_id := message.msg_id:
+        system.append(_text(b"\x1a", message_id))
+    system += (
         _DIGEST, checksum.encode(), b"\x28", encode_varint(encoding), _NORMAL,
         _time(b"\x3a", message.born_at_ms),
-        _text(b"\x42", born) if (born := born_host(message)) else b"",
-        _time(b"\x4a", message.store_at_ms),
-        _store_host(message.store_host),
+    )  # fmt: skip
+    if born := born_host(message):
+        system.append(_text(b"\x42", born))
+    system += (
+        _time(b"\x4a", message.store_at_ms), _store_host(message.store_host),
         _text(b"\x62", receipt_handle),
-        b"\x68" + encode_varint(message.queue_id) if message.queue_id else b"",
-        b"\x70", encode_varint(message.queue_offset), b"\x80\x01", encode_varint(attempt),
-    ))  # fmt: skip
-    users = [
-        _bytes(b"\x12", _text(b"\x0a", name) + _text(b"\x12", value))
-        for name, value in properties.items()
-        if name not in names.RESERVED
-    ]
-    parts = [_topic(message.topic), *users, b"\x1a", encode_varint(len(system)), system]
+    )  # fmt: skip
+    if message.queue_id:
+        system += (b"\x68", encode_varint(message.queue_id))
+    system += (
+        b"\x70", encode_varint(message.queue_offset), b"\x80\x01", encode_varint(attempt)
+    )  # fmt: skip
+    parts = [_topic(message.topic)]
+    for name, value in properties.items():
+        if name not in names.RESERVED:
+            parts.append(_bytes(b"\x12", _text(b"\x0a", name) + _text(b"\x12", value)))
+    encoded_system = b"".join(system)
+    parts += (b"\x1a", encode_varint(len(encoded_system)), encoded_system)
     if body:
         parts += (b"\x22", encode_varint(len(body)), body)
     return b"".join(parts)
@@ -126,7 +134,8 @@ def _seconds(seconds: int) -> bytes:
 
 
 def _text(tag: bytes, text: str) -> bytes:
-    return _bytes(tag, text.encode())
+    value = text.encode()
+    return tag + encode_varint(len(value)) + value
 
 
 def _bytes(tag: bytes, value: bytes) -> bytes:
