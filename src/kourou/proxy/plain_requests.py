@@ -24,6 +24,7 @@ Source: definition.proto and service.proto beside this package; protobuf's wire 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -61,7 +62,10 @@ _PLAIN_KEY: Final = re.compile(rb"[!#-\[\]-~]+")
 _PLAIN_DIGEST: Final = re.compile(rb"\x08[\x00-\x7f]\x12.[0-9A-Za-z]+", re.DOTALL)
 KEYS_BYTES_MAX: Final = 256
 _SECONDS: Final = 0x08
-_NANOS: Final = 0x10
+_SECONDS_BYTES: Final = 6
+"""Size of the field with the seconds of a time from 1978 to 3058."""
+_SECONDS_CACHED: Final = 64
+_NANOS: Final = b"\x10"
 _SHAPES_MAX: Final = 1024
 _SHAPE_BYTES_MAX: Final = 2048
 """Longer ones are not kept: the cache could take more than 4 MB."""
@@ -204,17 +208,23 @@ def _read_system(  # noqa: C901, PLR0912 - by hand
 
 def _milliseconds(value: bytes) -> int:
     """Return the time of a timestamp in epoch milliseconds; -1 if it is unusual."""
+    seconds_end = value.find(_NANOS, _SECONDS_BYTES)
+    if seconds_end < 0:
+        return _whole_seconds_ms(value)
+    nanos, at = read_varint(value, seconds_end + 1)
+    seconds_ms = _whole_seconds_ms(value[:seconds_end])
+    if at != len(value) or seconds_ms < 0 or nanos > NANOS_MAX:
+        return -1
+    return seconds_ms + nanos // 1_000_000
+
+
+@lru_cache(_SECONDS_CACHED)
+def _whole_seconds_ms(value: bytes) -> int:
+    """Return `_milliseconds` of a timestamp without nanoseconds."""
     if not value or value[0] != _SECONDS:
         return -1
     seconds, at = read_varint(value, 1)
-    nanos = 0
-    if at < len(value):
-        if value[at] != _NANOS:
-            return -1
-        nanos, at = read_varint(value, at + 1)
-    if at != len(value) or seconds > SECONDS_MAX or nanos > NANOS_MAX:
-        return -1
-    return seconds * 1_000 + nanos // 1_000_000
+    return seconds * 1_000 if at == len(value) and seconds <= SECONDS_MAX else -1
 
 
 class Shapes:

@@ -74,7 +74,10 @@ class LatencyFaults:
 
     def has_unavailable(self, now_ms: int) -> bool:
         """Return whether a broker's unavailable time has not passed."""
-        return any(now_ms < broker.available_at_ms for broker in self._brokers.values())
+        for broker in self._brokers.values():  # noqa: SIM110 - `any` takes three times as long
+            if now_ms < broker.available_at_ms:
+                return True
+        return False
 
     def is_reachable(self, broker_name: str) -> bool:
         """Return whether the broker is not marked as unreachable by its last try or probe."""
