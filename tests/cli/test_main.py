@@ -60,6 +60,25 @@ def test_misspelt_option_gets_a_suggestion(command: Command) -> None:
     assert "--queues" in outcome.err
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "list", "--timeout"),
+        ("send", "orders", "paid", "--timeout"),
+        ("receive", "orders", "--timeout"),
+        ("cluster", "move", "broker-a", "--to", "10.0.0.7", "--wait"),
+    ],
+)
+def test_times_that_are_no_numbers_are_refused_by_name(
+    command: Command, words: tuple[str, ...], seconds: str
+) -> None:
+    outcome = command(*words, seconds)
+
+    assert outcome.code == 2
+    assert f"Invalid value for '{words[-1]}'" in outcome.err
+
+
 def test_root_command_imports_only_what_every_command_needs() -> None:
     text = (
         "import sys, kourou.cli.main; "

@@ -22,6 +22,7 @@ from kourou.cli.controlled_sets import Controlling
 from kourou.cli.exits import one_line
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
+    WAIT_MAX_S,
     AsJson,
     BrokerName,
     ClusterDir,
@@ -30,6 +31,7 @@ from kourou.cli.options import (
     StorePath,
     Timeout,
     Yes,
+    refuse_nan,
     refuse_options,
 )
 from kourou.client.administration.admin import AdminClient
@@ -235,7 +237,13 @@ def move_master(
     ] = False,
     wait: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0, help="The longest wait for a broker."),
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            max=WAIT_MAX_S,
+            callback=refuse_nan,
+            help="The longest wait for a broker.",
+        ),
     ] = 600.0,
     controllers: _ControllerAddresses = None,
     directory: ClusterDir = None,

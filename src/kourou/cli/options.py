@@ -6,6 +6,7 @@ A command imports an option from here, or declares it where it is the only one t
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -32,6 +33,23 @@ TIMEOUT_DEFAULT_S: Final = 5.0
 COMPLETION_TIMEOUT_S: Final = 1.0
 """Timeout of look-ups for shell completion, short because the user is typing."""
 
+TIMEOUT_MAX_S: Final = 3_600.0
+"""Largest timeout of a request or a message."""
+WAIT_MAX_S: Final = 31_536_000.0
+"""Longest wait that a command accepts, a year: an infinite one is no number of milliseconds."""
+
+
+def refuse_nan(value: float | None) -> float | None:
+    """Return the value of an option; its range accepts NaN, with which no comparison is true.
+
+    Raises:
+        typer.BadParameter: it is NaN.
+    """
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter(f"{value} is not a number")
+    return value
+
+
 Namesrv = Annotated[
     str,
     typer.Option(
@@ -45,7 +63,14 @@ Namesrv = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", metavar="SECONDS", min=0.1, help="The timeout of each request."),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        max=TIMEOUT_MAX_S,
+        callback=refuse_nan,
+        help="The timeout of each request.",
+    ),
 ]
 JsonOrText = Annotated[
     bool | None,

@@ -16,6 +16,7 @@ from kourou.cli.options import (
     Timeout,
     Yes,
     confirm,
+    refuse_nan,
     topics_to_complete,
 )
 from kourou.cli.pipeline_measures import dead_letter_topics
@@ -47,7 +48,13 @@ Where = Annotated[
 ]
 Rate = Annotated[
     float | None,
-    typer.Option("--rate", metavar="N", min=RATE_MIN, help="Send at most N messages a second."),
+    typer.Option(
+        "--rate",
+        metavar="N",
+        min=RATE_MIN,
+        callback=refuse_nan,
+        help="Send at most N messages a second.",
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Count the messages, and send none.")]
 

@@ -14,12 +14,14 @@ from kourou.cli.exits import FAILED, one_line, print_stderr
 from kourou.cli.message import readable_of
 from kourou.cli.message_text import message_printer
 from kourou.cli.options import (
+    WAIT_MAX_S,
     JsonOrText,
     MessageCount,
     Namesrv,
     Tags,
     TopicName,
     groups_to_complete,
+    refuse_nan,
 )
 from kourou.cli.start_time import Start, parse_start
 from kourou.cli.transport import client_credentials, client_namespace, client_tls
@@ -72,6 +74,18 @@ _Group = Annotated[
 ]
 
 
+_Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.1,
+        max=WAIT_MAX_S,
+        callback=refuse_nan,
+        help="End after this time without a message.",
+    ),
+]
+
+
 @app.command(help=HELP)
 def receive(
     topic: TopicName,
@@ -92,10 +106,7 @@ def receive(
         typer.Option(metavar="EXPRESSION", help='Only messages that match: "amount > 5" (SQL92).'),
     ] = None,
     count: MessageCount = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0.1, help="End after this time without a message."),
-    ] = None,
+    timeout: _Timeout = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     as_json: JsonOrText = None,
 ) -> None:

@@ -17,7 +17,7 @@ import typer
 from kourou.cli import output
 from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.line_reader import read_lines
-from kourou.cli.options import AsJson, Namesrv, TopicName
+from kourou.cli.options import TIMEOUT_MAX_S, AsJson, Namesrv, TopicName, refuse_nan
 from kourou.cli.start_time import parse_ahead
 from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.config import ProducerConfig
@@ -108,7 +108,13 @@ _Lines = Annotated[
 ]
 _Timeout = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=0.1, max=3600, help="The timeout of each message."),
+    typer.Option(
+        metavar="SECONDS",
+        min=0.1,
+        max=TIMEOUT_MAX_S,
+        callback=refuse_nan,
+        help="The timeout of each message.",
+    ),
 ]
 
 
