@@ -273,6 +273,10 @@ class ConnectFailedError(TransportError):
     refresh_route = True
 
 
+class NoLeaderError(ConnectFailedError):
+    """None of the controllers leads, or none of them answers."""
+
+
 class ConnectionLostError(TransportError):
     """The connection closed before the response arrived; the request may have been executed."""
 

@@ -68,6 +68,16 @@ def test_report_is_one_line_and_a_remedy(capsys: pytest.CaptureFixture[str]) -> 
     )
 
 
+def test_remedy_for_controllers_without_a_leader_is_theirs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report(errors.NoLeaderError("no controller leads: 10.0.0.7:9878 knows no leader"))
+
+    told = capsys.readouterr().err
+    assert "while they reach etcd" in told
+    assert "--namesrv" not in told
+
+
 def test_json_report_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     report(errors.ConnectFailedError("refused"), as_json=True)
     report(errors.TopicNotFoundError(17, "no topic"), as_json=True)

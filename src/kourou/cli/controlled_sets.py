@@ -210,7 +210,7 @@ async def find_set(admin: AdminClient, broker: str, controllers: str) -> Control
     Raises:
         NoRouteError: no broker of the name is registered at the name servers.
         UsageError: its role is fixed, or the controllers do not know the set.
-        ConnectFailedError: no controller leads.
+        NoLeaderError: no controller leads.
     """
     controllers = controllers or await _registered_controllers(admin, broker)
     info = (await admin.broker_sets(controllers, [broker])).get(broker)

@@ -19,6 +19,7 @@ from kourou.errors import (
     InternalError,
     KourouError,
     ListenFailedError,
+    NoLeaderError,
     NoRouteError,
     RemoteError,
     RequestTimeoutError,
@@ -61,6 +62,10 @@ _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     ),
     (GroupNotFoundError, "`kourou group list` shows the groups"),
     (ConsumerNotOnlineError, "`kourou group list` shows the groups and their numbers of members"),
+    (
+        NoLeaderError,
+        "start them, or name others; they choose a leader within seconds while they reach etcd",
+    ),
     (ConnectFailedError, "choose another server with --namesrv or KOUROU_NAMESRV"),
     (
         AddressInUseError,

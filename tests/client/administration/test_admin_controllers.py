@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kourou.client.administration.admin import AdminClient
-from kourou.errors import ConnectFailedError, RemoteError
+from kourou.errors import NoLeaderError, RemoteError
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.controller.headers import GetMetaDataResponseHeader
@@ -47,7 +47,7 @@ def ask_named_leader(code: ResponseCode) -> None:
             try:
                 for request in requests:
                     if code == ResponseCode.CONTROLLER_NOT_LEADER:
-                        with pytest.raises(ConnectFailedError, match=f"no .* leads: {address} was"):
+                        with pytest.raises(NoLeaderError, match=f"no .* leads: {address} was"):
                             await request
                     else:
                         with pytest.raises(RemoteError, match="a reason"):

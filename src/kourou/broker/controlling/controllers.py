@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from kourou.broker.replication.controlled_role import InSyncSet, MasterClaim
 from kourou.errors import (
-    ConnectFailedError,
     KourouError,
+    NoLeaderError,
     RemoteError,
     RemoteSystemError,
     TransportError,
@@ -301,7 +301,7 @@ class Controllers:
         """Return the address of the controller that leads; ask all if it is not known.
 
         Raises:
-            ConnectFailedError: none of them leads, or knows who does.
+            NoLeaderError: none of them leads, or knows who does.
         """
         if self.leader:
             return self.leader
@@ -319,7 +319,7 @@ class Controllers:
                 self.leader = address if found.is_leader else found.controller_leader_address or ""
                 return self.leader
             reasons.append(f"{address} knows no leader")
-        raise ConnectFailedError(f"no controller leads: {'; '.join(reasons)}")
+        raise NoLeaderError(f"no controller leads: {'; '.join(reasons)}")
 
 
 def _replicas(

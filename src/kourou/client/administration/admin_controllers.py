@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from kourou.client.administration.admin_calls import AdminCalls, Server
-from kourou.errors import ConnectFailedError, KourouError, RemoteError
+from kourou.errors import KourouError, NoLeaderError, RemoteError
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.controller.headers import (
     BrokerReplicasInfo,
@@ -52,7 +52,7 @@ class ControllerAdmin(AdminCalls):
         """Return the address of the controller that leads.
 
         Raises:
-            ConnectFailedError: none of them answers, or none leads.
+            NoLeaderError: none of them answers, or none leads.
         """
         return (await self._named_leader(controllers)).address
 
@@ -147,7 +147,7 @@ class ControllerAdmin(AdminCalls):
         """Yield the leading controller, for a request to it.
 
         Raises:
-            ConnectFailedError: none of them answers, or none leads; also if the one that is named
+            NoLeaderError: none of them answers, or none leads; also if the one that is named
                 answers that it does not lead, as without etcd.
         """
         leader = await self._named_leader(controllers)
@@ -156,7 +156,7 @@ class ControllerAdmin(AdminCalls):
         except RemoteError as error:
             if error.code != ResponseCode.CONTROLLER_NOT_LEADER:
                 raise
-            raise ConnectFailedError(
+            raise NoLeaderError(
                 f"no controller leads: {leader.address} was the last one to lead, and does not "
                 "now, as while controllers do not reach etcd or choose another one"
             ) from error
@@ -175,18 +175,18 @@ class ControllerAdmin(AdminCalls):
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        raise ConnectFailedError(f"no controller leads: {'; '.join(reasons) or 'none is named'}")
+        raise NoLeaderError(f"no controller leads: {'; '.join(reasons) or 'none is named'}")
 
     async def _leader_by(self, address: str) -> Server:
         """Return the leading controller as one of them knows it.
 
         Raises:
-            ConnectFailedError: it knows none.
+            NoLeaderError: it knows none.
         """
         answer = await self._server(address).request(RequestCode.CONTROLLER_GET_METADATA_INFO)
         found = answer.header(GetMetaDataResponseHeader)
         if found.is_leader:
             return self._server(address)
         if not found.controller_leader_address:
-            raise ConnectFailedError(f"{address} knows no leader")
+            raise NoLeaderError(f"{address} knows no leader")
         return self._server(found.controller_leader_address)
