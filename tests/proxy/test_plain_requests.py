@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -127,6 +128,20 @@ def test_changed_bytes_are_read_as_the_general_code_reads_them(
     for _ in range(data.draw(st.integers(min_value=1, max_value=3))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     plain_send(bytes(changed))
+
+
+def test_long_born_times_are_not_kept_in_memory() -> None:
+    more = b"\x1a\xa0\x8d\x06" + bytes(100_000)  # a field that timestamps do not have
+    tracemalloc.start()
+    try:
+        for number in range(64):
+            born = timestamp((NOW_MS // 1_000 + number) * 1_000)  # without nanoseconds
+            born.MergeFromString(more)
+            assert read(born_timestamp=born) is None
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000
 
 
 def test_shapes_that_are_used_are_kept_while_others_are_dropped() -> None:

@@ -40,7 +40,7 @@ from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.queue_choice import ordering_key
 from kourou.proxy.times import NANOS_MAX, SECONDS_MAX
-from kourou.proxy.varints import MORE, read_varint
+from kourou.proxy.varints import MORE, READ_BYTES_MAX, read_varint
 
 _MESSAGE: Final = 0x0A
 _TOPIC: Final = 0x0A
@@ -65,6 +65,8 @@ _SECONDS: Final = 0x08
 _SECONDS_BYTES: Final = 6
 """Size of the field with the seconds of a time from 1978 to 3058."""
 _SECONDS_CACHED: Final = 64
+_TIME_BYTES_MAX: Final = 2 * (1 + READ_BYTES_MAX)
+"""Longer times have other fields: the cache must not keep them."""
 _NANOS: Final = b"\x10"
 _SHAPES_MAX: Final = 1024
 _SHAPE_BYTES_MAX: Final = 2048
@@ -208,6 +210,8 @@ def _read_system(  # noqa: C901, PLR0912 - by hand
 
 def _milliseconds(value: bytes) -> int:
     """Return the time of a timestamp in epoch milliseconds; -1 if it is unusual."""
+    if len(value) > _TIME_BYTES_MAX:
+        return -1
     seconds_end = value.find(_NANOS, _SECONDS_BYTES)
     if seconds_end < 0:
         return _whole_seconds_ms(value)
