@@ -280,6 +280,21 @@ class TestClient:
         return (await self.grpc.call("Heartbeat", asked)).status
 
 
+async def nothing_received(
+    consumer: TestClient, times: int, receiver: TestClient | None = None
+) -> None:
+    """Receive nothing, 5 seconds each time, while a consumer sends heartbeats.
+
+    Args:
+        consumer: sends them.
+        times: how often.
+        receiver: another consumer that receives; None: the same one.
+    """
+    for _ in range(times):
+        await consumer.heartbeat(ClientType.PUSH_CONSUMER)
+        assert await (receiver or consumer).receive() == []
+
+
 @asynccontextmanager
 async def proxy_rig(
     *,

@@ -21,7 +21,7 @@ from kourou.proxy.pb.pool import parse
 from kourou.proxy.pb.v2 import ClientType, Code
 from kourou.proxy.plain_acks import PlainRequest, acknowledged_response, plan_of, read_ack
 from kourou.proxy.status import ok
-from tests.proxy.proxy_rig import GROUP, TOPIC, Rig, TestClient, with_rig
+from tests.proxy.proxy_rig import GROUP, TOPIC, Rig, TestClient, nothing_received, with_rig
 from tests.proxy.test_plain_sends import in_general_order
 
 SIMPLE = ClientType.SIMPLE_CONSUMER
@@ -174,14 +174,10 @@ def test_message_that_is_renewed_for_its_client_is_acknowledged() -> None:
         first, second = await consumer.receive()
         data = request_of(entry_of(first)).SerializeToString()
         assert (await ack(rig, consumer, data, is_plain=True)).status.code == Code.OK
-        for _ in range(14):
-            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
-            assert await consumer.receive() == []
+        await nothing_received(consumer, 14)
         data = request_of(entry_of(second)).SerializeToString()  # with its first handle
         assert (await ack(rig, consumer, data, is_plain=False)).status.code == Code.OK
-        for _ in range(50):
-            await consumer.heartbeat(ClientType.PUSH_CONSUMER)
-            assert await consumer.receive() == []
+        await nothing_received(consumer, 50)
 
     with_rig(test)
 

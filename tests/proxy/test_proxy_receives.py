@@ -24,7 +24,7 @@ from kourou.proxy.deliveries import Deliveries
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
 from kourou.proxy.received_writes import WriteLimits
-from tests.proxy.proxy_rig import GROUP, TOPIC, Mode, Rig, TestClient, with_rig
+from tests.proxy.proxy_rig import GROUP, TOPIC, Mode, Rig, nothing_received, with_rig
 
 pytestmark = pytest.mark.usefixtures("each_mode")
 
@@ -348,21 +348,6 @@ def test_consumer_that_reconnects_keeps_the_messages_that_it_holds() -> None:
             assert await other.receive() == []
 
     with_rig(test)
-
-
-async def nothing_received(
-    consumer: TestClient, times: int, receiver: TestClient | None = None
-) -> None:
-    """Receive nothing, 5 seconds each time, while a consumer sends heartbeats.
-
-    Args:
-        consumer: sends them.
-        times: how often.
-        receiver: another consumer that receives; None: the same one.
-    """
-    for _ in range(times):
-        await consumer.heartbeat(ClientType.PUSH_CONSUMER)
-        assert await (receiver or consumer).receive() == []
 
 
 def test_renewed_message_stays_invisible_and_is_acknowledged_by_its_first_handle() -> None:

@@ -31,8 +31,8 @@ from kourou.cli.options import (
     StorePath,
     Timeout,
     Yes,
-    refuse_nan,
     refuse_options,
+    seconds,
 )
 from kourou.client.administration.admin import AdminClient
 from kourou.clock import SystemClock
@@ -237,13 +237,7 @@ def move_master(
     ] = False,
     wait: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0,
-            max=WAIT_MAX_S,
-            callback=refuse_nan,
-            help="The longest wait for a broker.",
-        ),
+        seconds("--wait", "The longest wait for a broker.", least=0, most=WAIT_MAX_S),
     ] = 600.0,
     controllers: _ControllerAddresses = None,
     directory: ClusterDir = None,

@@ -50,6 +50,13 @@ def refuse_nan(value: float | None) -> float | None:
     return value
 
 
+def seconds(name: str, text: str, *, least: float = 0.1, most: float) -> Any:  # noqa: ANN401 - typer's
+    """Return an option for a time in seconds between two limits, with its help text."""
+    return typer.Option(
+        name, metavar="SECONDS", min=least, max=most, callback=refuse_nan, help=text
+    )
+
+
 Namesrv = Annotated[
     str,
     typer.Option(
@@ -61,17 +68,7 @@ Namesrv = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        metavar="SECONDS",
-        min=0.1,
-        max=TIMEOUT_MAX_S,
-        callback=refuse_nan,
-        help="The timeout of each request.",
-    ),
-]
+Timeout = Annotated[float, seconds("--timeout", "The timeout of each request.", most=TIMEOUT_MAX_S)]
 JsonOrText = Annotated[
     bool | None,
     typer.Option("--json/--text", help="JSON or text.  [default: text on a terminal]"),

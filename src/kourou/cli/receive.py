@@ -21,7 +21,7 @@ from kourou.cli.options import (
     Tags,
     TopicName,
     groups_to_complete,
-    refuse_nan,
+    seconds,
 )
 from kourou.cli.start_time import Start, parse_start
 from kourou.cli.transport import client_credentials, client_namespace, client_tls
@@ -76,13 +76,7 @@ _Group = Annotated[
 
 _Timeout = Annotated[
     float | None,
-    typer.Option(
-        metavar="SECONDS",
-        min=0.1,
-        max=WAIT_MAX_S,
-        callback=refuse_nan,
-        help="End after this time without a message.",
-    ),
+    seconds("--timeout", "End after this time without a message.", most=WAIT_MAX_S),
 ]
 
 

@@ -17,7 +17,7 @@ import typer
 from kourou.cli import output
 from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.line_reader import read_lines
-from kourou.cli.options import TIMEOUT_MAX_S, AsJson, Namesrv, TopicName, refuse_nan
+from kourou.cli.options import TIMEOUT_MAX_S, AsJson, Namesrv, TopicName, seconds
 from kourou.cli.start_time import parse_ahead
 from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.config import ProducerConfig
@@ -107,14 +107,7 @@ _Lines = Annotated[
     typer.Option(metavar="FILE|-", help="Send each line of the file, or of stdin, as a message."),
 ]
 _Timeout = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        min=0.1,
-        max=TIMEOUT_MAX_S,
-        callback=refuse_nan,
-        help="The timeout of each message.",
-    ),
+    float, seconds("--timeout", "The timeout of each message.", most=TIMEOUT_MAX_S)
 ]
 
 

@@ -193,8 +193,13 @@ async def ack_batch(
     timeout_s: float,
 ) -> None:
     """Acknowledge messages of one broker; `acks` is an element of `requests_of`."""
-    command = request(RequestCode.BATCH_ACK_MESSAGE, body=encode_batch_acks(broker_name, acks))
+    command = ack_batch_command(broker_name, acks)
     raise_for_response(await pool.request(address, command, timeout_s))
+
+
+def ack_batch_command(broker_name: str, acks: Sequence[BatchAck]) -> RemotingCommand:
+    """Return the request of `ack_batch`."""
+    return request(RequestCode.BATCH_ACK_MESSAGE, body=encode_batch_acks(broker_name, acks))
 
 
 async def change_invisible(

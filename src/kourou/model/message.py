@@ -355,7 +355,7 @@ def copy_as(kind: type[MessageT], message: MessageExt) -> MessageT:
         try:
             put(copied, get(message))
         except AttributeError:
-            pass  # decoded on first access, or built without a record
+            pass  # built without a record
     return copied
 
 
@@ -399,12 +399,11 @@ def _decode_lazily(name: str, decode: Callable[[MessageExt], T]) -> None:
         if value is _UNDECODED:
             # Threads that share a message must get the same dict. The second thread finds the value
             # of the first here or in the slot. `setdefault` is atomic, so no lock is needed.
-            _, value = decoded.setdefault(id(message), (message, decode(message)))
-            current: T = get(message)
-            if current is _UNDECODED:
+            _, first = decoded.setdefault(id(message), (message, decode(message)))
+            value = get(message)
+            if value is _UNDECODED:
+                value = first
                 put(message, value)
-            else:
-                value = current
             decoded.pop(id(message), None)
         return value
 

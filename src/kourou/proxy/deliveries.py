@@ -16,7 +16,7 @@ from kourou.client.pop_result import PoppedMessage
 from kourou.errors import KourouError
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import raise_for_response, request
-from kourou.protocol.popping.headers import BatchAck, encode_batch_acks
+from kourou.protocol.popping.headers import BatchAck
 from kourou.protocol.popping.receipt_handles import ReceiptHandle
 from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
@@ -62,14 +62,13 @@ class Deliveries:
     ) -> v2.Status:
         """Acknowledge messages of one broker; return the status for all of them."""
 
-        async def batch_ack(address: str, acks: list[BatchAck]) -> None:
-            command = request(RequestCode.BATCH_ACK_MESSAGE, body=encode_batch_acks(broker, acks))
-            raise_for_response(await pool.request(address, command, REQUEST_TIMEOUT_S))
+        def ack_batch(address: str, acks: list[BatchAck]) -> Awaitable[None]:
+            return calls_pop.ack_batch(pool, address, broker, acks, timeout_s=REQUEST_TIMEOUT_S)
 
         try:
             requests = batch_requests(topic, group, receipts) if len(receipts) > 1 else []
             for acks in requests:
-                await self._cluster.at_broker(topic, broker, partial(batch_ack, acks=acks))
+                await self._cluster.at_broker(topic, broker, partial(ack_batch, acks=acks))
             if not requests:
                 for receipt in receipts:
                     await self.ack(pool, topic, group, receipt)

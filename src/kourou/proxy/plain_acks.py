@@ -25,7 +25,8 @@ from typing import Annotated, Final, NamedTuple, Protocol
 
 import msgspec
 
-from kourou.errors import KourouError, MalformedHeaderError, TransportError
+from kourou.client.calls_pop import ack_batch_command
+from kourou.errors import CallRefusedError, KourouError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.route import TopicRoute
 from kourou.protocol.codes import LanguageCode, RequestCode
@@ -37,8 +38,8 @@ from kourou.protocol.frame import (
     frame_of,
     header_template,
 )
-from kourou.protocol.popping.headers import AckMessageRequestHeader, BatchAck, encode_batch_acks
-from kourou.protocol.popping.receipt_handles import ReceiptHandle, decode_receipt_handle
+from kourou.protocol.popping.headers import AckMessageRequestHeader, BatchAck
+from kourou.protocol.popping.receipt_handles import ReceiptHandle
 from kourou.protocol.popping.topic_names import real_topic
 from kourou.proxy.call_counts import CallCounts
 from kourou.proxy.checks import check_group, check_topic, is_blank
@@ -48,6 +49,7 @@ from kourou.proxy.metadata import client_of
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.pb.v2 import Code
+from kourou.proxy.receipts import check_not_expired, read_handle
 from kourou.proxy.status import error_status, is_not_served, ok, status
 from kourou.proxy.varints import encode_varint, read_varint
 from kourou.remoting.connection import Connection
@@ -376,16 +378,13 @@ def current_receipts(entries: list[PlainEntry], now_ms: int) -> list[ReceiptHand
     They do with several brokers, or if a handle is malformed, has no offset or has expired.
     """
     try:
-        receipts = [decode_receipt_handle(entry.handle) for entry in entries]
-    except MalformedHeaderError:
+        receipts = [read_handle(entry.handle) for entry in entries]
+        for receipt in receipts:
+            check_not_expired(receipt, now_ms)
+    except CallRefusedError:
         return []
-    broker_name = receipts[0].broker_name
-    for receipt in receipts:
-        if receipt.offset is None or receipt.revive_at_ms <= now_ms:
-            return []
-        if receipt.broker_name != broker_name:
-            return []
-    return receipts
+    is_one_broker = len({receipt.broker_name for receipt in receipts}) == 1
+    return receipts if is_one_broker else []
 
 
 def plan_of(head: bytes, kind: str, broker_name: str) -> AckPlan | None:
@@ -419,7 +418,7 @@ def plan_of(head: bytes, kind: str, broker_name: str) -> AckPlan | None:
 
 def batch_frame(broker_name: str, acks: list[BatchAck], opaque: int) -> bytes:
     """Return the request to the broker for several messages."""
-    command = request(_BATCH_ACK, body=encode_batch_acks(broker_name, acks))
+    command = ack_batch_command(broker_name, acks)
     command.opaque = opaque
     return encode_frame(command)
 

@@ -134,8 +134,7 @@ def _seconds(seconds: int) -> bytes:
 
 
 def _text(tag: bytes, text: str) -> bytes:
-    value = text.encode()
-    return tag + encode_varint(len(value)) + value
+    return _bytes(tag, text.encode())
 
 
 def _bytes(tag: bytes, value: bytes) -> bytes:
