@@ -28,13 +28,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
-@pytest.fixture(autouse=True)
-def untouched_logging(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Restore the log handlers and levels that a command in this process changes."""
-    plugin = request.config.pluginmanager.get_plugin("logging-plugin")
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Give pytest's handlers back their format.
+
+    pytest adds them to each logger that does not propagate, at the beginning of each phase of a
+    test. PySpark's loggers are such after the first failed query, and set a format of their own at
+    each handler that is added, for good. Records lack `message` then.
+    """
+    plugin = item.config.pluginmanager.get_plugin("logging-plugin")
     assert plugin is not None, "a part of pytest"
-    # PySpark gives all handlers a format of its own, for good, with which records lack `message`.
     plugin.caplog_handler.setFormatter(plugin.formatter)
+    plugin.report_handler.setFormatter(plugin.formatter)
+
+
+@pytest.fixture(autouse=True)
+def untouched_logging() -> Iterator[None]:
+    """Restore the log handlers and levels that a command in this process changes."""
     root, ours = logging.getLogger(), logging.getLogger("kourou")
     before = (list(root.handlers), root.level, ours.level)
     yield
