@@ -30,6 +30,7 @@ SHARDS = {
     "kourou.cli.serve_controlled": "what only controller mode needs, beside a long start",
     "kourou.console.exposition": "imported only if prometheus_client is installed",
     "kourou.http2.flood_credit": "a limit with state of its own, beside the protocol",
+    "kourou.http2.turns": "a rule with state of its own, beside the connection",
     "kourou.http2.deadlines": "one timer for any items, beside what they are",
     "kourou.pipelines.ledger_parquet": "a destination for producers, which do not have Spark",
     "kourou.pipelines.stream_metrics": "pure, beside the queries that it measures",

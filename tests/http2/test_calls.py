@@ -13,9 +13,9 @@ from kourou.errors import GrpcError
 from kourou.http2 import frames
 from kourou.http2.calls import Call
 from kourou.http2.frames import ErrorCode, Setting
-from kourou.http2.grpc_connection import TURN_FRAMES
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.http2.limits import GrpcLimits, Http2Limits
+from kourou.http2.turns import TURN_FRAMES
 from tests.http2.grpc_rig import Client, GrpcRig, bidi, echo, run, unary
 from tests.http2.peer import REQUEST, body, frame, goaway, message, of_kind, of_stream, trailers
 

@@ -250,7 +250,7 @@ class Call(Stream):
         return True
 
     def spend(self, work: int) -> None:
-        """Count the frame that is being handled as that of `work` more; see `TURN_FRAMES`.
+        """Count the frame that is being handled as that of `work` more; see `kourou.http2.turns`.
 
         For functions of methods that cost much more than a frame, when they are called.
         """

@@ -21,6 +21,7 @@ from kourou.http2.headers import RequestHead
 from kourou.http2.limits import GrpcLimits
 from kourou.http2.outgoing import Outgoing
 from kourou.http2.request_memory import RequestMemory
+from kourou.http2.turns import Turns
 from kourou.remoting.frame_buffer import PartialFrames
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.network import NO_ADDRESS, Address, address_of, format_address
@@ -30,8 +31,6 @@ log = logging.getLogger(__name__)
 
 READ_BYTES: Final = 256 * 1024
 """Largest single read."""
-TURN_FRAMES: Final = 128
-"""Frames of one connection that are handled before other connections have their turn."""
 LINGER_S: Final = 1.0
 """Time in seconds without a byte read after which a connection that is closing is aborted. Until
 then the socket stays open: unread input would otherwise discard the last output."""
@@ -48,6 +47,7 @@ class SharedState:
         partials: incomplete frames.
         unread: output that clients have not read.
         deadlines: of the open calls.
+        turns: the shares of the connections in a turn.
         read_buffer: the buffer of each read, whose bytes are copied at once.
         connections: the open ones.
         on_opened, on_closed: called with each connection when it opens and when it has closed.
@@ -75,6 +75,7 @@ class SharedState:
         self.connections: dict[GrpcConnection, None] = {}
         self.unread = UnreadOutput(limits.output_bytes_total_max, lambda: self.connections)
         self.deadlines: Deadlines[Call] = Deadlines(self._loop, _end_by_deadline)
+        self.turns = Turns()
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.on_opened = on_opened
         self.on_closed = on_closed
@@ -304,14 +305,14 @@ class GrpcConnection(asyncio.BufferedProtocol):
             return
         self.read_at_s = self._loop.time()
         self._ping_sent_at_s = None
-        self._receive(bytes(self._shared.read_buffer[:nbytes]))
+        self._receive(bytes(self._shared.read_buffer[:nbytes]), self.read_at_s)
         if nbytes == READ_BYTES:  # uvloop would read on in this iteration
             self._yield()
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: bytes, now_s: float) -> None:
         http2 = self.http2
         self.is_flush_due = True  # this turn writes at its end
-        http2.receive(data, TURN_FRAMES)
+        http2.receive(data, self._shared.turns.share(self.id, now_s))
         held = http2.held_bytes
         if held or self._is_partial:
             self._hold(held)
@@ -331,7 +332,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         self._is_yielding = False
         if self.http2.has_more:
-            self._receive(b"")
+            self._receive(b"", self._loop.time())
         transport = self._transport
         if self._is_yielding or transport is None or transport.is_closing():
             return
