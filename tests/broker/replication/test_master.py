@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ import pytest
 from kourou.broker.replication.master import GAP_IN_SYNC_BYTES, ReplicationMaster
 from kourou.broker.replication.replication_config import ReplicationConfig
 from kourou.errors import ConfigError
+from kourou.logs import JsonFormatter
 from kourou.model.message import Message
 from kourou.protocol.replication import Transfer, encode_report
 from kourou.remoting.network import Address
@@ -250,8 +252,10 @@ def test_another_protocol_or_another_log_is_refused_by_name(
 
     with caplog.at_level(logging.WARNING):
         run(test)
-    (refused,) = [line for line in caplog.messages if "replication.slave_refused" in line]
-    assert reason in refused
+    (refused,) = [one for one in caplog.records if "replication.slave_refused" in one.message]
+    entry = json.loads(JsonFormatter().format(refused))
+    assert entry["event"] == "replication.slave_refused"
+    assert reason in entry["reason"]
 
 
 def test_a_hundred_garbage_clients_neither_fill_the_table_nor_stop_a_slave() -> None:

@@ -225,15 +225,12 @@ class ReplicationMaster:
             return False
         if self._allowed is not None and not self._allowed.contain(connection.remote_address[0]):
             reason = "its address is not among those of haAllowedAddresses"
-            self.warn("replication.slave_refused", connection, reason)
+            self.warn_refused(connection, reason)
             return False
         if len(self._connections) >= self.config.ha_slaves_max and not self._evict_one():
             limit = self.config.ha_slaves_max
-            self.warn(
-                "replication.slave_refused",
-                connection,
-                f"{len(self._connections)} slaves are connected, limit {limit} (haSlavesMax)",
-            )
+            reason = f"{len(self._connections)} slaves are connected, limit {limit} (haSlavesMax)"
+            self.warn_refused(connection, reason)
             return False
         self._connections[connection] = None
         self._schedule_check()
@@ -277,12 +274,16 @@ class ReplicationMaster:
         self._acknowledged.set()
         self.on_slaves_changed()
 
-    def warn(self, event: str, connection: MasterConnection, reason: str) -> None:
-        """Log a warning that the peer can cause, at a limited rate."""
+    def warn_refused(self, connection: MasterConnection, reason: str) -> None:
+        """Log why a slave was refused, at a limited rate."""
         suppressed = self._warnings.take(self._loop.time())
         if suppressed is not None:
-            address = format_address(connection.remote_address)
-            log.warning("%s slave=%s reason=%s suppressed=%d", event, address, reason, suppressed)
+            log.warning(
+                "replication.slave_refused slave=%s reason=%s suppressed=%d",
+                format_address(connection.remote_address),
+                reason,
+                suppressed,
+            )
 
     def _evict_one(self) -> bool:
         """Close the oldest connection that has reported nothing; return whether there was one."""

@@ -94,8 +94,8 @@ class Master(Protocol):
     def on_closed(self, connection: MasterConnection) -> None:
         """Forget the connection."""
 
-    def warn(self, event: str, connection: MasterConnection, reason: str) -> None:
-        """Log a warning that the peer can cause, at a limited rate."""
+    def warn_refused(self, connection: MasterConnection, reason: str) -> None:
+        """Log why a slave was refused, at a limited rate."""
 
 
 class MasterConnection(asyncio.BufferedProtocol):
@@ -186,7 +186,7 @@ class MasterConnection(asyncio.BufferedProtocol):
 
     def refuse(self, reason: str) -> None:
         """Log the reason, and close the connection at once."""
-        self._master.warn("replication.slave_refused", self, reason)
+        self._master.warn_refused(self, reason)
         self.abort()
 
     def abort(self) -> None:
