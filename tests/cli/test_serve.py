@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import signal
 import socket
@@ -41,13 +42,48 @@ def test_ready_json_has_addresses_and_pid(tmp_path: Path) -> None:
             assert (host, int(port) > 0) == ("127.0.0.1", True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_stops_serve_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with Serving.start(tmp_path) as serving:
         outcome = serving.stop(number)
 
     assert (outcome.code, outcome.err) == (0, "")
     assert not (tmp_path / "abort").exists()
+
+
+def test_closed_terminal_stops_serve_cleanly(tmp_path: Path) -> None:
+    ours, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kourou.cli.main", "serve", "--store", str(tmp_path), *FREE],
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(terminal)
+    shown = b""
+    while not (b"kourou topic list" in shown and shown.endswith(b"\r\n\r\n")):
+        shown += os.read(ours, 4096)
+    os.close(ours)  # writes to the terminal fail from now on
+    for _ in range(2):  # one of the kernel, one of the shell
+        process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0, err
+    assert "Error" not in err
+    assert not (tmp_path / "abort").exists()
+
+
+def test_serve_goes_on_after_a_hang_up_that_nohup_ignores(tmp_path: Path, command: Command) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the process inherits it
+    try:
+        serving = Serving.start(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with serving:
+        serving.process.send_signal(signal.SIGHUP)
+        assert command("send", "orders", "x", "-n", serving.namesrv).code == 0
+        assert serving.stop().code == 0
 
 
 def test_silent_client_does_not_delay_the_stop(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def refused(namesrv: str, home: Path, *options: str) -> Outcome:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_proxy_is_ready_and_stops_at_a_signal(
     broker: Serving, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -30,10 +30,25 @@ def end_at_sigterm() -> None:
 
 
 def handle_stop_signals(loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None]) -> None:
-    """Call a function at each SIGINT or SIGTERM, also in the background of a script."""
+    """Call a function at each SIGINT or SIGTERM, and once when the terminal closes.
+
+    SIGINT arrives also in the background of a script, SIGHUP not under `nohup`.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     unblock()
+    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
+        return
+
+    def on_hang_up() -> None:
+        # The kernel and the shell may send one each, the second possibly when the loop, with its
+        # handlers, has ended. It asks for nothing more.
+        if loop.remove_signal_handler(hang_up):
+            signal.signal(hang_up, signal.SIG_IGN)
+            on_signal()
+
+    loop.add_signal_handler(hang_up, on_hang_up)
 
 
 def _interrupt(*_: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -300,7 +300,8 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         )
         raise typer.Exit(FAILED)
     if not quiet and not as_json:
-        typer.echo("Stopped; the store is closed.")
+        with suppress(OSError):  # the terminal has closed, which may be why the server stopped
+            typer.echo("Stopped; the store is closed.")
 
 
 def _memory_defaults() -> dict[str, object]:
