@@ -10,6 +10,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -28,6 +29,7 @@ from tests.replica_stores import log_of
 
 pytestmark = pytest.mark.slow
 Command = Callable[..., Outcome]
+is_free = partial(_is_free, is_requested=False)
 
 
 def test_start_reports_masters_and_stops_in_order(tmp_path: Path) -> None:
@@ -224,23 +226,15 @@ def test_process_that_cannot_start_is_named_once_and_recovers(tmp_path: Path) ->
     assert pauses == [0, 0.5, 1]
 
 
-def is_free(port: int) -> bool:
-    try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
-
-
 def test_ports_are_held_for_their_servers() -> None:
     topology = create_topology(Shape(brokers=1), 0, is_free, Random(os.getpid() + 1))
     port = topology.members[1].port
     with _held_ports(topology):
-        held = not _is_free(port, is_requested=False)
+        held = not is_free(port)
         socket.create_server(("127.0.0.1", port)).close()  # as a server does
 
     assert held == (sys.platform == "linux")
-    assert _is_free(port, is_requested=False)
+    assert is_free(port)
 
 
 def test_wrong_setting_of_the_brokers_ends_the_start(tmp_path: Path) -> None:
