@@ -12,7 +12,7 @@ from kourou.http2.limits import GrpcLimits
 from kourou.http2.server import GrpcServer
 from kourou.remoting.network import Address
 from kourou.testing.loop import run_virtual
-from kourou.testing.network import MemoryNetwork
+from kourou.testing.network import LATENCY_S, MemoryNetwork
 from tests.http2.peer import Frame, Peer, of_stream
 
 ADDRESS: Address = ("127.0.0.1", 8081)
@@ -83,8 +83,10 @@ class Client(asyncio.BufferedProtocol):
 class GrpcRig:
     """A started server, and its network."""
 
-    def __init__(self, methods: Mapping[str, Method], limits: GrpcLimits | None = None) -> None:
-        self.network = MemoryNetwork()
+    def __init__(
+        self, methods: Mapping[str, Method], limits: GrpcLimits | None, network: MemoryNetwork
+    ) -> None:
+        self.network = network
         self.calls: list[Call] = []
         self.server = GrpcServer(self.network, methods, limits)
 
@@ -101,11 +103,12 @@ def run(
     test: Callable[[GrpcRig], Coroutine[Any, Any, None]],
     methods: Mapping[str, Method],
     limits: GrpcLimits | None = None,
+    latency_s: tuple[float, float] = LATENCY_S,
 ) -> None:
     """Run a test with a server in virtual time; the server must end without open connections."""
 
     async def main() -> None:
-        rig = GrpcRig(methods, limits)
+        rig = GrpcRig(methods, limits, MemoryNetwork(latency_s=latency_s))
         await rig.server.start(ADDRESS)
         await test(rig)
         await rig.server.stop(0.0)
