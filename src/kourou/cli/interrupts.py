@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM of commands: both let a command end between two messages or rows.
+"""Signals that stop commands: SIGINT and SIGTERM between two messages or rows, servers also SIGHUP.
 
 Shells let commands in the background of a script ignore SIGINT, so that Ctrl-C ends only the
 script. asyncio does not handle a SIGINT that is ignored, and SIGTERM, which raises it here, would
