@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import hpack
 import pytest
 from hypothesis import given
@@ -94,6 +96,31 @@ def test_entry_larger_than_the_table_empties_it() -> None:
     decoder.decode(encoder.encode([("large", "v" * 5000)]))
 
     assert decoder._entries == []
+
+
+def test_names_of_many_clients_take_bounded_memory() -> None:
+    encoder, decoder = hpack.Encoder(), HeaderDecoder()
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            name = hpack.NeverIndexedHeaderTuple(f"x-{number}-{'n' * 80}", "v")
+            decoder.decode(encoder.encode([name], huffman=False))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_500_000
+
+
+@pytest.mark.parametrize("field", [("Upper", "v"), ("a b", "v"), ("te", "gzip"), ("x-a", "v\n")])
+def test_field_is_refused_each_time_it_arrives(field: tuple[str, str]) -> None:
+    for _ in range(2):
+        assert request_head(fields_of([*REQUEST, field])) is None
+
+
+def test_name_is_allowed_after_a_refused_value_of_it() -> None:
+    for refused, allowed in ((("te", "gzip"), ("te", "trailers")), (("x-b", "\n"), ("x-b", "v"))):
+        assert request_head(fields_of([*REQUEST, refused])) is None
+        assert request_head(fields_of([*REQUEST, allowed])) is not None
 
 
 def test_head_has_the_fields_that_the_server_reads() -> None:

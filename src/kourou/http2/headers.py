@@ -27,41 +27,46 @@ TABLE_BYTES: Final = 4096
 """Size of the dynamic table without other settings."""
 
 # Roles of fields: 0 is a field that only the program reads.
-INVALID: Final = 1
-METHOD: Final = 2
-SCHEME: Final = 3
-PATH: Final = 4
-AUTHORITY: Final = 5
+_INVALID: Final = 1
+_METHOD: Final = 2
+_SCHEME: Final = 3
+_PATH: Final = 4
+_AUTHORITY: Final = 5
 _PSEUDO_LAST: Final = 5
-LENGTH: Final = 6
-TIMEOUT: Final = 7
-ENCODING: Final = 8
-CONTENT_TYPE: Final = 9
+_LENGTH: Final = 6
+_TIMEOUT: Final = 7
+_ENCODING: Final = 8
+_CONTENT_TYPE: Final = 9
+_TE: Final = 10
 
 Field = tuple[bytes, bytes, int, int]
 """Name, value, role, and size as RFC 7541, 4.1 counts it."""
 
-_ROLES: Final = {
-    b":method": METHOD,
-    b":scheme": SCHEME,
-    b":path": PATH,
-    b":authority": AUTHORITY,
-    b"content-length": LENGTH,
-    b"grpc-timeout": TIMEOUT,
-    b"grpc-encoding": ENCODING,
-    b"content-type": CONTENT_TYPE,
-    b"connection": INVALID,
-    b"keep-alive": INVALID,
-    b"proxy-connection": INVALID,
-    b"transfer-encoding": INVALID,
-    b"upgrade": INVALID,
+_ROLES: Final[dict[bytes, int]] = {
+    b":method": _METHOD,
+    b":scheme": _SCHEME,
+    b":path": _PATH,
+    b":authority": _AUTHORITY,
+    b"content-length": _LENGTH,
+    b"grpc-timeout": _TIMEOUT,
+    b"grpc-encoding": _ENCODING,
+    b"content-type": _CONTENT_TYPE,
+    b"te": _TE,
+    b"connection": _INVALID,
+    b"keep-alive": _INVALID,
+    b"proxy-connection": _INVALID,
+    b"transfer-encoding": _INVALID,
+    b"upgrade": _INVALID,
 }
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_BAD_VALUE: Final = re.compile(rb"[\0\r\n]")
+_NUL: Final = 0
+_LF: Final = 10
+_CR: Final = 13
 _FIELD_BYTES: Final = 32
 _LENGTH_DIGITS_MAX: Final = 18
 _INTEGER_BYTES_MAX: Final = 5
 _INTEGER_7: Final = 127
+_NAMES_MAX: Final = 4096
 _TEXTS_MAX: Final = 4096
 _TEXT_BYTES_MAX: Final = 128
 _STATIC_COUNT: Final = 61
@@ -97,21 +102,39 @@ class RequestHead(NamedTuple):
     list_bytes: int
 
 
+_roles = dict(_ROLES)
+"""Roles by name: those above, and of other names that clients have used."""
+
+
 def _field(name: bytes, value: bytes) -> Field:
     """Return a field with its role."""
-    role = _ROLES.get(name, 0)
-    if _BAD_VALUE.search(value) is not None:
-        role = INVALID
-    elif not role:
-        if _NAME.fullmatch(name) is None or (name == b"te" and value != b"trailers"):
-            role = INVALID
-    elif role == LENGTH and not (value.isdigit() and len(value) <= _LENGTH_DIGITS_MAX):
-        role = INVALID
+    role = _roles.get(name, -1)
+    if role:
+        if role < 0:
+            role = _learn_role(name)
+        elif role == _LENGTH:
+            if not value.isdigit() or len(value) > _LENGTH_DIGITS_MAX:
+                role = _INVALID
+        elif role == _TE:
+            role = 0 if value == b"trailers" else _INVALID
+    if _NUL in value or _LF in value or _CR in value:
+        role = _INVALID
     return name, value, role, _FIELD_BYTES + len(name) + len(value)
 
 
+def _learn_role(name: bytes) -> int:
+    """Return the role of a name that is not known, and remember it if it is short."""
+    role = _INVALID if _NAME.fullmatch(name) is None else 0
+    if len(name) <= _TEXT_BYTES_MAX:
+        if len(_roles) >= _NAMES_MAX:
+            _roles.clear()
+            _roles.update(_ROLES)
+        _roles[name] = role
+    return role
+
+
 _STATIC: Final[tuple[Field, ...]] = (
-    (b"", b"", INVALID, 0),  # indexes begin at 1
+    (b"", b"", _INVALID, 0),  # indexes begin at 1
     *(_field(name, value) for name, value in HeaderTable.STATIC_TABLE),
 )
 
@@ -127,7 +150,7 @@ class HeaderDecoder:
         self._size_max = TABLE_BYTES
 
     def decode(self, block: bytes) -> list[Field]:
-        """Return the fields of a block; those with the role `INVALID` violate HTTP/2.
+        """Return the fields of a block; `request_head` and `are_trailers` check them.
 
         Raises:
             MalformedHeaderError: the block is no valid HPACK; the connection cannot be used on.
@@ -256,7 +279,8 @@ def _decode_text(code: bytes) -> bytes:
     """Return the text of a Huffman code."""
     parts: list[bytes] = []
     row, is_complete = _FIRST_ROW, True
-    for byte in code:
+    for at in range(len(code)):
+        byte = code[at]
         step = row[byte]
         if step is None:
             step = row[byte] = _step(row[-1], byte)
@@ -303,25 +327,25 @@ def request_head(fields: list[Field]) -> RequestHead | None:  # noqa: C901, PLR0
         if not role:
             has_plain = True
         elif role <= _PSEUDO_LAST:
-            if has_plain or role == INVALID:
+            if has_plain or role == _INVALID:
                 return None
-            if role == METHOD and not method:
+            if role == _METHOD and not method:
                 method = value
-            elif role == SCHEME and not scheme:
+            elif role == _SCHEME and not scheme:
                 scheme = value
-            elif role == PATH and not path:
+            elif role == _PATH and not path:
                 path = value
-            elif role == AUTHORITY and not authority:
+            elif role == _AUTHORITY and not authority:
                 authority = value
             else:
                 return None
         else:
             has_plain = True
-            if role == CONTENT_TYPE:
+            if role == _CONTENT_TYPE:
                 content_type = value
-            elif role == TIMEOUT:
+            elif role == _TIMEOUT:
                 timeout = value
-            elif role == ENCODING:
+            elif role == _ENCODING:
                 encoding = value
             else:
                 length = int(value)
