@@ -1,4 +1,4 @@
-"""Peers that can be measured on this machine: two installs of Kourou, Java, and others."""
+"""Peers that can be measured on this machine: installs of Kourou, Java, and others."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import bare_install, java_server
+from bench import bare_install, compiled_install, java_server
 from bench.other_peers import NATS, REDIS, nats, redis
 from bench.servers import start_kourou
 from bench.turn import Peer
 
 FAST: Final = "kourou"
 BARE: Final = "kourou-bare"
+COMPILED: Final = "kourou-compiled"
 JAVA: Final = "java"
 BEFORE: Final = "before"
 
@@ -39,6 +40,16 @@ def _bare() -> PeerOrReason:
     start = partial(start_kourou, name=BARE, python=str(bare_install.PYTHON))
     about, client = "Kourou without extras: asyncio, zlib", (str(bare_install.PYTHON), "asyncio")
     return Peer(BARE, about, start, is_ours=True, client=client)
+
+
+def _compiled() -> PeerOrReason:
+    reason = compiled_install.build()
+    if reason is not None:
+        return reason
+    start = partial(start_kourou, name=COMPILED, source=compiled_install.SOURCE)
+    about = "Kourou with its extra `fast` and compiled modules"
+    proxy = partial(start, has_proxy=True)
+    return Peer(COMPILED, about, start, is_ours=True, start_with_proxy=proxy)
 
 
 def _java() -> PeerOrReason:
@@ -90,6 +101,7 @@ def available(
 CONSTRUCTORS: Final[dict[str, Callable[[], PeerOrReason]]] = {
     FAST: _fast,
     BARE: _bare,
+    COMPILED: _compiled,
     JAVA: _java,
     REDIS: redis,
     NATS: nats,

@@ -1,0 +1,139 @@
+"""Compiled modules (hatch_build.py) do what their sources do."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+
+from bench import compiled_install
+from kourou.errors import KourouError
+from tests.fuzz import http2_bytes, proxy_calls
+from tests.fuzz.mutate import mutate
+
+SOURCE: Final = Path(__file__).parents[1] / "src"
+TYPED: Final = sorted(
+    path.relative_to(SOURCE).with_suffix("").as_posix() for path in SOURCE.rglob("*.pxd")
+)
+TESTS: Final = (
+    "tests/http2",
+    *(f"tests/proxy/test_plain_{one}.py" for one in ("acks", "receives", "requests", "sends")),
+)
+"""Tests of all functions in compiled modules."""
+CASES: Final = 5_000
+TIMEOUT_S: Final = 300
+_COMPILER: Final = (sysconfig.get_config_var("CC") or "cc").split()[0]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which(_COMPILER) is None, reason=f"no C compiler: {_COMPILER}"),
+]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of the packages of the compiled wheel."""
+    directory = tmp_path_factory.mktemp("compiled")
+    assert compiled_install.build(directory) is None
+    return directory
+
+
+def load(path: Path, name: str) -> ModuleType:
+    """Return a module of its own from a source or an extension module."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pair(installed: Path, typed: str) -> tuple[ModuleType, ModuleType]:
+    """Return the module of the source and the compiled one."""
+    [binary] = (installed / typed).parent.glob(f"{Path(typed).name}.*.so")
+    name = typed.replace("/", ".")
+    return load(SOURCE / f"{typed}.py", name), load(binary, name)
+
+
+def result(function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function returns or raises; Python's own errors have other texts in C."""
+    try:
+        return function(*args)
+    except KourouError as error:
+        return type(error), str(error)
+    except IndexError:
+        return IndexError
+
+
+def blocks(module: ModuleType, data: bytes) -> list[Any]:
+    """Return what the header blocks of one connection give, each after its size."""
+    decoder, found = module.HeaderDecoder(), []
+    while data:
+        size = data[0]
+        fields = result(decoder.decode, data[1 : 1 + size])
+        found.append(fields)
+        if isinstance(fields, list):
+            found += [module.request_head(fields), module.are_trailers(fields)]
+        data = data[1 + size :]
+    return found
+
+
+def varints(module: ModuleType, data: bytes) -> list[Any]:
+    number = int.from_bytes(data[:8], "little") >> (1 + len(data) % 63)
+    read = [result(module.read_varint, data, at) for at in range(len(data) + 2)]
+    return [module.encode_varint(number), *read]
+
+
+def plain(module: ModuleType, data: bytes) -> Any:
+    return result(module.read_plain, data)
+
+
+def random_seeds() -> tuple[bytes, ...]:
+    return (bytes(range(1, 250, 3)), b"\x80\xff\xff\xff\x7f" * 3)
+
+
+PARITY: Final[dict[str, tuple[Callable[[ModuleType, bytes], Any], tuple[bytes, ...]]]] = {
+    "kourou/http2/headers": (blocks, http2_bytes.header_blocks()),
+    "kourou/proxy/plain_requests": (plain, proxy_calls.requests("SendMessage")),
+    "kourou/proxy/varints": (varints, random_seeds()),
+}
+
+
+def test_each_module_with_typed_functions_is_compared() -> None:
+    assert sorted(PARITY) == TYPED
+
+
+@pytest.mark.parametrize("typed", sorted(PARITY))
+def test_compiled_functions_return_and_raise_what_their_sources_do(
+    installed: Path, typed: str
+) -> None:
+    call, seeds = PARITY[typed]
+    source, compiled = pair(installed, typed)
+    random_source = random.Random(1)
+    for _ in range(CASES):
+        data = mutate(random_source, seeds)
+        assert call(compiled, data) == call(source, data), data.hex()
+
+
+def test_the_tests_of_compiled_modules_pass_with_them(installed: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(installed)}
+    check = f"import {', '.join(TYPED)} as last; print(last.__file__)".replace("/", ".")
+    words = (sys.executable, "-c", check)
+    said = subprocess.run(words, env=environ, check=True, capture_output=True, text=True)
+    assert said.stdout.strip().endswith(".so")
+    tests = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
+    done = subprocess.run(
+        tests, cwd=SOURCE.parent, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
