@@ -374,7 +374,8 @@ def simulate(seed: int, *rules: Rule, drill: str = "") -> Result:
 def is_lack_found(drill: str, *rules: Rule) -> bool:
     """Return whether a simulation of a drill fails while the rules are off."""
     may_stick = any(rule.is_stuck for rule in rules)
-    results = (simulate(seed, *rules, drill=drill) for seed in range(_SEEDS_MAX))
+    seeds = range(max(rule.first_seed for rule in rules), _SEEDS_MAX)
+    results = (simulate(seed, *rules, drill=drill) for seed in seeds)
     return any(one.failures or one.overlaps or (may_stick and one.is_stuck) for one in results)
 
 
