@@ -50,10 +50,15 @@ class CompiledModules(BuildHookInterface[Any]):
 
 
 def compile_modules(source: Path, objects: Path) -> Path:
-    """Compile the modules below `source` with typed functions; return the directory of packages."""
+    """Compile the modules below `source` with typed functions; return the directory of packages.
+
+    Raises:
+        SystemExit: there is no C compiler, or it failed.
+    """
     from Cython.Build import cythonize  # noqa: PLC0415 - only a build that asks for it has Cython
     from setuptools import Distribution, Extension  # noqa: PLC0415
     from setuptools.command.build_ext import build_ext  # noqa: PLC0415
+    from setuptools.errors import CCompilerError  # noqa: PLC0415
 
     typed = sorted(path.relative_to(source).with_suffix("") for path in source.rglob("*.pxd"))
     modules = [
@@ -72,5 +77,12 @@ def compile_modules(source: Path, objects: Path) -> Path:
         command = build_ext(Distribution({"name": "kourou", "ext_modules": extensions}))
         command.build_lib, command.build_temp = str(objects / "lib"), str(objects / "o")
         command.ensure_finalized()
-        command.run()
+        try:
+            command.run()
+        except CCompilerError as error:
+            raise SystemExit(
+                f"compiled modules need a C compiler and Python's headers: {error}. Install them "
+                "(Debian: apt install gcc python3-dev), or build without HATCH_BUILD_HOOKS_ENABLE: "
+                "the pure-Python wheel needs neither"
+            ) from error
     return objects / "lib"
