@@ -2,6 +2,7 @@ cimport cython
 
 cdef long long _MESSAGE, _TOPIC, _USER_PROPERTY, _SYSTEM, _BODY, _KEY, _MESSAGE_ID, _DIGEST
 cdef long long _BORN_TIME, _WIRE_TYPE, _LENGTH, _SECONDS_BYTES, _TIME_BYTES_MAX
+cdef long long _DIGEST_TYPE, _DIGEST_CHECKSUM
 cdef bytes _MESSAGE_GROUP, _NANOS
 
 @cython.locals(size=cython.longlong, end=Py_ssize_t, head_at=Py_ssize_t, at=Py_ssize_t,
@@ -12,6 +13,8 @@ cpdef read_plain(bytes data)
                tag=cython.uchar, newest=cython.uchar, rest=bytes, keys=bytes, message_id=bytes,
                value=bytes, born_at_ms=cython.longlong)
 cdef tuple _read_system(bytes data, Py_ssize_t at, Py_ssize_t end)
+
+cdef bint _is_plain_digest(bytes value) except -1
 
 @cython.locals(seconds_end=Py_ssize_t, nanos=cython.longlong, seconds_ms=cython.longlong,
                at=Py_ssize_t)

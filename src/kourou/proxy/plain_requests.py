@@ -59,7 +59,8 @@ _LENGTH: Final = 2
 
 _PLAIN_KEY: Final = re.compile(rb"[!#-\[\]-~]+")
 """A key that is valid, and the same in JSON."""
-_PLAIN_DIGEST: Final = re.compile(rb"\x08[\x00-\x7f]\x12.[0-9A-Za-z]+", re.DOTALL)
+_DIGEST_TYPE: Final = 0x08
+_DIGEST_CHECKSUM: Final = 0x12
 KEYS_BYTES_MAX: Final = 256
 _SECONDS: Final = 0x08
 _SECONDS_BYTES: Final = 6
@@ -195,10 +196,10 @@ def _read_system(  # noqa: C901, PLR0912 - by hand
             elif tag == _BORN_TIME:
                 born_at_ms = _milliseconds(value)
             elif tag == _KEY:
-                if _PLAIN_KEY.fullmatch(value) is None:
+                if not value.isalnum() and _PLAIN_KEY.fullmatch(value) is None:
                     return None
                 keys = keys + b" " + value if keys else value
-            elif _PLAIN_DIGEST.fullmatch(value) is None or value[3] != size - 4:
+            elif not _is_plain_digest(value):
                 return None
             rest += data[rest_at:at]
             rest_at = value_end
@@ -206,6 +207,21 @@ def _read_system(  # noqa: C901, PLR0912 - by hand
     if at != end or not message_id or born_at_ms < 0 or len(keys) > KEYS_BYTES_MAX:
         return None
     return rest + data[rest_at:end], message_id, keys, born_at_ms
+
+
+def _is_plain_digest(value: bytes) -> bool:
+    """Return whether a digest has a type, and a checksum of letters and digits, and no more.
+
+    Raises:
+        IndexError: it is shorter.
+    """
+    return (
+        value[0] == _DIGEST_TYPE
+        and value[1] < MORE
+        and value[2] == _DIGEST_CHECKSUM
+        and value[3] == len(value) - 4
+        and value[4:].isalnum()
+    )
 
 
 def _milliseconds(value: bytes) -> int:
