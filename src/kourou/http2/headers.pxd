@@ -1,3 +1,5 @@
+# C types of the functions of headers.py that are hot, for compiled wheels: see hatch_build.py.
+
 cimport cython
 
 cdef long long _INVALID, _METHOD, _SCHEME, _PATH, _AUTHORITY, _PSEUDO_LAST, _LENGTH, _TIMEOUT

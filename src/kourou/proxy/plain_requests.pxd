@@ -1,3 +1,5 @@
+# C types of the functions of plain_requests.py that are hot, for compiled wheels: see hatch_build.py.
+
 cimport cython
 
 cdef long long _MESSAGE, _TOPIC, _USER_PROPERTY, _SYSTEM, _BODY, _KEY, _MESSAGE_ID, _DIGEST

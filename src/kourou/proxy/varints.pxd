@@ -1,3 +1,5 @@
+# C types of the functions of varints.py that are hot, for compiled wheels: see hatch_build.py.
+
 cimport cython
 
 cdef long long _TWO_BYTES_END
