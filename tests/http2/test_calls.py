@@ -12,7 +12,7 @@ import pytest
 
 from kourou.errors import GrpcError
 from kourou.http2 import frames
-from kourou.http2.calls import Call
+from kourou.http2.calls import Call, Method
 from kourou.http2.frames import ErrorCode, Setting
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.http2.limits import GrpcLimits, Http2Limits
@@ -415,12 +415,18 @@ def test_bombs_of_gzip_close_the_connection() -> None:
     run(test, unary(answer), GrpcLimits(http2=Http2Limits(cheap_frames_burst=1_000)))
 
 
-def test_calls_of_another_client_are_served_between_those_of_a_flood() -> None:
-    served: list[bytes] = []
+def noting(served: list[bytes]) -> dict[str, Method]:
+    """Return a method that notes its requests in the order in which they are served."""
 
     def note(call: Call, request: bytes) -> None:
         served.append(request)
         call.reply(b"")
+
+    return unary(note)
+
+
+def test_calls_of_another_client_are_served_between_those_of_a_flood() -> None:
+    served: list[bytes] = []
 
     async def test(rig: GrpcRig) -> None:
         busy, other = await rig.connect(), await rig.connect()
@@ -430,15 +436,11 @@ def test_calls_of_another_client_are_served_between_those_of_a_flood() -> None:
         assert len(served) == 1_001
         assert 0 < served.index(b"other") <= TURN_FRAMES
 
-    run(test, unary(note), latency_s=AT_ONCE)
+    run(test, noting(served), latency_s=AT_ONCE)
 
 
 def test_floods_of_two_clients_share_each_turn() -> None:
     served: list[bytes] = []
-
-    def note(call: Call, request: bytes) -> None:
-        served.append(request)
-        call.reply(b"")
 
     async def test(rig: GrpcRig) -> None:
         first, second = await rig.connect(), await rig.connect()
@@ -451,7 +453,7 @@ def test_floods_of_two_clients_share_each_turn() -> None:
         assert len(runs) > 10
         assert max(runs) * 2 <= TURN_FRAMES // 2  # a call has two frames
 
-    run(test, unary(note), latency_s=AT_ONCE)
+    run(test, noting(served), latency_s=AT_ONCE)
 
 
 def test_bidi_call_whose_data_is_refused_is_cancelled() -> None:

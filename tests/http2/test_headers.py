@@ -111,12 +111,6 @@ def test_names_of_many_clients_take_bounded_memory() -> None:
     assert kept < 1_500_000
 
 
-@pytest.mark.parametrize("field", [("Upper", "v"), ("a b", "v"), ("te", "gzip"), ("x-a", "v\n")])
-def test_field_is_refused_each_time_it_arrives(field: tuple[str, str]) -> None:
-    for _ in range(2):
-        assert request_head(fields_of([*REQUEST, field])) is None
-
-
 def test_name_is_allowed_after_a_refused_value_of_it() -> None:
     for refused, allowed in ((("te", "gzip"), ("te", "trailers")), (("x-b", "\n"), ("x-b", "v"))):
         assert request_head(fields_of([*REQUEST, refused])) is None
@@ -166,7 +160,8 @@ def test_head_has_the_fields_that_the_server_reads() -> None:
     ],
 )
 def test_forbidden_fields_are_no_request(pairs: list[tuple[str, str]]) -> None:
-    assert request_head(fields_of(pairs)) is None
+    for _ in range(2):  # the second time by what is remembered of the names
+        assert request_head(fields_of(pairs)) is None
     assert request_head(fields_of(REQUEST)) is not None
 
 

@@ -10,7 +10,7 @@ cdef tuple _STATIC
 cdef list _FIRST_ROW
 
 cdef class HeaderDecoder:
-    cdef readonly list _entries
+    cdef readonly list _entries  # the tests read it
     cdef long long _size, _size_max
 
     cpdef list decode(self, bytes block)
