@@ -44,9 +44,10 @@ def refuse(call: Call, request: bytes) -> None:
 
 
 class Served:
-    """The server; `cancelled` is set when a call of `Hold` is cancelled."""
+    """The server; `held` and `cancelled` are set when a call of `Hold` arrives and is cancelled."""
 
     def __init__(self, admission: Any = None) -> None:
+        self.held = threading.Event()
         self.cancelled = threading.Event()
         self.port = 0
         self._admission = admission
@@ -78,6 +79,7 @@ class Served:
 
     def _hold(self, call: Call, _: bytes) -> None:
         call.on_cancel = self.cancelled.set
+        self.held.set()
 
     @contextmanager
     def running(self, runner: Callable[[Any], None]) -> Iterator[Served]:

@@ -114,18 +114,21 @@ def test_message_above_the_limit(channel: grpc.Channel) -> None:
 
 
 def test_deadline_passes(served: Served, channel: grpc.Channel) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, "Hold", b"", timeout=0.2)
-    error: Any = caught.value
+    for timeout_s in (0.2, 2, PATIENCE_S):  # a busy machine may connect later than that
+        with pytest.raises(grpc.RpcError) as caught:
+            unary(channel, "Hold", b"", timeout=timeout_s)
+        error: Any = caught.value
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        if served.held.is_set():
+            break
 
-    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert served.cancelled.wait(PATIENCE_S)
 
 
 def test_client_cancels(served: Served, channel: grpc.Channel) -> None:
     call: Any = channel.unary_unary("/t.Echo/Hold")
     future = call.future(b"", timeout=PATIENCE_S)
-    assert unary(channel, "Echo", b"") == b""  # the call before it has arrived, too
+    assert served.held.wait(PATIENCE_S)
     future.cancel()
 
     assert served.cancelled.wait(PATIENCE_S)
