@@ -20,14 +20,14 @@ from kourou.model.host import Host
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
-from kourou.proxy.cluster import Cluster, Metadata
+from kourou.proxy.cluster import Cluster, LocalBroker, Metadata
 from kourou.proxy.local_metadata import LocalMetadata
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType
 from kourou.proxy.received_writes import WriteLimits
 from kourou.proxy.server import Proxy
 from kourou.proxy.times import duration, timestamp
-from kourou.remoting.network import Address, ProtocolFactory
+from kourou.remoting.network import Address
 from kourou.remoting.runtime import Runtime
 from kourou.store.config import StoreConfig
 from kourou.testing.clock import EPOCH_MS
@@ -329,11 +329,11 @@ async def proxy_rig(
     loop = asyncio.get_running_loop()
     broker = Broker(config, SimDisk(0), runtime, lambda _: SimFlusher(loop, 0))
     await broker.start()
-    local: dict[Address, ProtocolFactory] | None = None
+    local: dict[Address, LocalBroker] | None = None
     if (mode or MODE.get()) is Mode.LOCAL:
         context = broker.components.context
         metadata = metadata or LocalMetadata(context.topics, context.groups)
-        local = {broker.address: broker.create_connection}
+        local = {broker.address: broker}
     cluster = Cluster(runtime, config.namesrv_addr, metadata, local)
     proxy = Proxy(network, cluster, advertised=advertised, write_limits=write_limits)
     await proxy.start(PROXY)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from kourou.model.topic import TopicConfig
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import Code, MessageType
 from kourou.proxy.plain_sends import stored_response
 from kourou.proxy.status import ok
 from tests.proxy.grpc_client import ClientCall
-from tests.proxy.proxy_rig import Rig, TestClient, with_rig
+from tests.proxy.proxy_rig import Mode, Rig, TestClient, with_rig
 from tests.proxy.test_plain_requests import encoded, message
 
 
@@ -50,6 +52,7 @@ async def in_flight(rig: Rig, producer: TestClient) -> ClientCall:
     return call
 
 
+@pytest.mark.usefixtures("each_mode")
 def test_plain_messages_are_stored_and_answered_as_on_the_general_path() -> None:
     async def test(rig: Rig) -> None:
         producer, consumer = await warm(rig), await rig.consumer()
@@ -71,6 +74,7 @@ def test_plain_messages_are_stored_and_answered_as_on_the_general_path() -> None
     with_rig(test)
 
 
+@pytest.mark.usefixtures("each_mode")
 def test_refusals_of_the_broker_are_answered_as_on_the_general_path() -> None:
     async def test(rig: Rig) -> None:
         producer = await warm(rig)
@@ -94,6 +98,7 @@ def test_messages_of_another_type_than_the_topics_take_the_general_path() -> Non
     with_rig(test)
 
 
+@pytest.mark.usefixtures("each_mode")
 def test_messages_of_a_group_share_the_queue_of_the_general_path() -> None:
     async def test(rig: Rig) -> None:
         await rig.create(TopicConfig("Ordered", 8, 8, attributes={"message.type": "FIFO"}))
@@ -121,6 +126,22 @@ def test_a_call_without_client_id_is_refused() -> None:
     with_rig(test)
 
 
+def test_a_broker_in_the_process_gets_messages_without_frames() -> None:
+    async def test(rig: Rig) -> None:
+        producer = await warm(rig)
+        local = rig.proxy.cluster.local_sends("{}:{}".format(*rig.broker.address))
+        assert local is not None
+        await producer.send()  # creates the queue, which the fast paths leave to the general path
+        declined = local.declined
+        for connection in rig.proxy.cluster.pool.connections():
+            connection.abort("test")
+        count = rig.proxy.plain_sends.count
+        assert await producer.send()
+        assert (rig.proxy.plain_sends.count, local.declined) == (count + 1, declined)
+
+    with_rig(test)
+
+
 def test_loss_of_the_connection_to_the_broker_is_answered() -> None:
     async def test(rig: Rig) -> None:
         producer = await warm(rig)
@@ -132,7 +153,7 @@ def test_loss_of_the_connection_to_the_broker_is_answered() -> None:
         assert "connection" in answer.status.message
         assert await producer.send()
 
-    with_rig(test)
+    with_rig(test, mode=Mode.CLUSTER)
 
 
 def test_answer_of_a_cancelled_call_is_dropped() -> None:

@@ -34,9 +34,11 @@ from kourou.broker.replication.controlled_role import (
     ControllerPort,
     config_for_role,
 )
+from kourou.broker.sending.local_sends import LocalSends
 from kourou.broker.wiring import (
     build_fast_paths,
     build_handlers,
+    build_local_sends,
     build_pre_online,
     build_slow_consumers,
     build_unused_groups,
@@ -141,9 +143,7 @@ class Broker(ControlledBroker):
         Raises:
             ClosedError: the broker is not started.
         """
-        if self._running is None:
-            raise ClosedError("the broker is not started")
-        return self._running.components
+        return self._started.components
 
     def create_connection(self) -> Connection:
         """Return the broker's side of a connection within this process.
@@ -151,9 +151,21 @@ class Broker(ControlledBroker):
         Raises:
             ClosedError: the broker is not started.
         """
+        return self._started.ports.create_connection()
+
+    def create_local_sends(self, born_host: Address, address: Address) -> LocalSends | None:
+        """Return a path of sends from this process without a connection; see `build_local_sends`.
+
+        Raises:
+            ClosedError: the broker is not started.
+        """
+        return build_local_sends(self.components, born_host, address)
+
+    @property
+    def _started(self) -> _RunningBroker:
         if self._running is None:
             raise ClosedError("the broker is not started")
-        return self._running.create_connection()
+        return self._running
 
     def next_config(self) -> BrokerConfig:
         """Return the options of the next broker of this process: changed ones stay."""
@@ -164,7 +176,7 @@ class Broker(ControlledBroker):
         """Return all metrics as they are now; an empty list if the broker does not run."""
         if self._running is None or self._is_ended:
             return []
-        return await self._running.metrics()
+        return await read_metrics(self.components)
 
     def unready_reasons(self) -> list[str]:
         """Return the reasons why the broker is not ready to serve; an empty list if it is."""
@@ -280,10 +292,6 @@ class _RunningBroker:
             self._on_connection_closed,
             build_fast_paths(components),
         )
-
-    def create_connection(self) -> Connection:
-        """Return the broker's side of a connection within this process."""
-        return self.ports.create_connection()
 
     async def start(self, *, is_namesrv_local: bool) -> Address:
         """Listen, and start the background tasks."""
@@ -404,10 +412,6 @@ class _RunningBroker:
         tasks.start("remove unused groups", UNUSED_CHECK_INTERVAL_MS, check_unused)
         flush_interval_ms = config.timer.timer_flush_interval_ms
         tasks.start("save timers", flush_interval_ms, parts.timers.storage.flush)
-
-    async def metrics(self) -> list[Family]:
-        """Return all metrics of the components."""
-        return await read_metrics(self.components)
 
     def unready_reasons(self) -> list[str]:
         """Return the reasons why messages are refused or clients cannot find the broker.

@@ -25,6 +25,8 @@ from kourou.broker.pulling.slow_consumers import SlowConsumers
 from kourou.broker.replication.pre_online import PreOnline, TakenBack
 from kourou.broker.sending.fast_batch import FastBatch
 from kourou.broker.sending.fast_send import FastSend
+from kourou.broker.sending.local_sends import LocalSends
+from kourou.broker.sending.plain_sends import SendCache
 from kourou.broker.sending.reply import ReplyHandler
 from kourou.broker.sending.send import SendHandlers
 from kourou.broker.sending.send_checks import SendChecks
@@ -33,6 +35,7 @@ from kourou.protocol.brokers import TimerCheckPoint
 from kourou.protocol.codes import RequestCode
 from kourou.remoting.connection import Connection, FastPath
 from kourou.remoting.dispatch import Handler
+from kourou.remoting.network import Address
 from kourou.remoting.steady_time import steady_ms
 
 
@@ -165,6 +168,23 @@ def build_fast_paths(components: Components) -> dict[int, FastPath]:
             code: _unless(lambda: keeper.fence_reason, path) for code, path in changes.items()
         }
     return changes | {RequestCode.PULL_MESSAGE: pulls}
+
+
+def build_local_sends(
+    components: Components, born_host: Address, address: Address
+) -> LocalSends | None:
+    """Build the path of sends from this process; None if they must take a connection.
+
+    Args:
+        components: of the broker; one with a controller may be fenced, and has no such path.
+        born_host: the sender's address, as a connection of its own would have it.
+        address: the broker's, to which it would be connected.
+    """
+    if components.slave is not None or components.keeper is not None:
+        return None
+    cache = SendCache(components.context)
+    peer = cache.peer(born_host, address)
+    return None if peer is None else LocalSends(components.context, cache, peer)
 
 
 def _unless(refusal: Callable[[], str], path: FastPath) -> FastPath:

@@ -81,7 +81,7 @@ async def start_proxy(
     from kourou.proxy.server import Proxy  # noqa: PLC0415
 
     context = broker.components.context
-    local = dict.fromkeys(_own_addresses(config, broker), broker.create_connection)
+    local = dict.fromkeys(_own_addresses(config, broker), broker)
     proxy = Proxy(
         runtime.network,
         Cluster(runtime, config.namesrv_addr, LocalMetadata(context.topics, context.groups), local),

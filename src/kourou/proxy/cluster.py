@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kourou.client.name_servers import NameServers
 from kourou.client.routes import Routes
@@ -34,10 +34,13 @@ from kourou.remoting.connection import FastPath
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.loopback import LoopbackNetwork
-from kourou.remoting.network import Address, ProtocolFactory
+from kourou.remoting.network import Address, parse_address
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.tls import TlsClientConfig
+
+if TYPE_CHECKING:  # a proxy in front of other processes stores nothing
+    from kourou.broker.sending.local_sends import LocalSends
 
 T = TypeVar("T")
 
@@ -76,6 +79,14 @@ class Metadata(Protocol):
         """Return a group like `group`; None also if a broker must be asked for it."""
 
 
+class LocalBroker(Protocol):
+    """A broker of this process; see `kourou.broker.server.Broker`."""
+
+    def create_connection(self) -> asyncio.BufferedProtocol: ...
+
+    def create_local_sends(self, born_host: Address, address: Address) -> LocalSends | None: ...
+
+
 class Cluster:
     """The brokers of one proxy. Created inside a running loop.
 
@@ -91,7 +102,7 @@ class Cluster:
         runtime: Runtime,
         namesrv: tuple[str, ...],
         metadata: Metadata | None = None,
-        local: Mapping[Address, ProtocolFactory] | None = None,
+        local: Mapping[Address, LocalBroker] | None = None,
         *,
         tls: TlsClientConfig | None = None,
     ) -> None:
@@ -101,12 +112,12 @@ class Cluster:
             runtime: network, clock and randomness.
             namesrv: addresses of the name servers.
             metadata: settings of topics and groups; None: they are read from the brokers.
-            local: address of each server of this process, and what creates its side of a
-                connection; None: the brokers are other processes.
+            local: the brokers of this process by address; None: they are other processes.
             tls: of connections to name servers and brokers; None: plain.
         """
         self._runtime = runtime
         self._local = local or {}
+        self._local_sends: dict[str, LocalSends | None] = {}
         self._tls = tls
         self.is_local = local is not None
         self.pool = self.create_pool(_PROXY, {}, complete_stored)
@@ -141,11 +152,25 @@ class Cluster:
             handlers: serve requests of brokers, by code.
             fast_path: handles the answers that it recognizes.
         """
-        network = LoopbackNetwork(self._runtime.network, self._local, client)
+        servers = {address: broker.create_connection for address, broker in self._local.items()}
+        network = LoopbackNetwork(self._runtime.network, servers, client)
         runtime = replace(self._runtime, network=network)
         return ConnectionPool(
             runtime, handlers, ConnectionLimits(), tls=self._tls, fast_path=fast_path
         )
+
+    def local_sends(self, address: str) -> LocalSends | None:
+        """Return what takes messages for a broker of this process without frames.
+
+        None: the broker is another process, or its messages must take a connection.
+        """
+        if address not in self._local_sends:
+            at = parse_address(address)
+            broker = self._local.get(at)
+            if broker is None:
+                return None
+            self._local_sends[address] = broker.create_local_sends(_PROXY, at)
+        return self._local_sends[address]
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the present route of a topic, or the known one while no name server answers.

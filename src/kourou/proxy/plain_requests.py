@@ -76,6 +76,8 @@ _SHAPE_BYTES_MAX: Final = 2048
 _ID_MARKER: Final = "7kourouid7"
 _KEYS_MARKER: Final = "7kouroukeys7"
 _BORN_MARKER_MS: Final = 191_919_191_919
+NOT_CONSTANT: Final = frozenset({names.UNIQ_KEY, names.KEYS, names.BORN_TIMESTAMP})
+"""Properties that differ from message to message."""
 
 
 class PlainRequest(NamedTuple):
@@ -105,22 +107,35 @@ class Shape(NamedTuple):
         topic: the destination.
         type: NORMAL or FIFO.
         group_hash: of the message group; None without one.
-        properties: the message's properties as a JSON string, with format specifiers for born time
-            and id.
-        keyed_properties: the same with born time, keys and id.
+        constant: the message's properties without born time, keys and id.
+        text: the properties, with format specifiers for what is missing in `constant`.
+        json: the same as a JSON string.
     """
 
     topic: str
     type: str
     group_hash: int | None
-    properties: bytes
-    keyed_properties: bytes
+    constant: str
+    text: PropertyTemplate
+    json: PropertyTemplate
 
-    def properties_of(self, plain: PlainRequest) -> bytes:
-        """Return the properties of a message of this shape as a JSON string."""
+
+class PropertyTemplate(NamedTuple):
+    """Encoded properties of the messages of a shape, with specifiers for what differs.
+
+    Attributes:
+        bare: specifiers for born time and id.
+        keyed: the same for born time, keys and id.
+    """
+
+    bare: bytes
+    keyed: bytes
+
+    def of(self, plain: PlainRequest) -> bytes:
+        """Return the properties of a message."""
         if plain.keys:
-            return self.keyed_properties % (plain.born_at_ms, plain.keys, plain.message_id)
-        return self.properties % (plain.born_at_ms, plain.message_id)
+            return self.keyed % (plain.born_at_ms, plain.keys, plain.message_id)
+        return self.bare % (plain.born_at_ms, plain.message_id)
 
 
 def read_plain(data: bytes) -> PlainRequest | None:
@@ -302,23 +317,28 @@ class Shapes:
             return None
         if bare.properties[names.RECONSUME_TIME] != "0":
             return None
-        born, text_id = b"%d" % _BORN_MARKER_MS, _ID_MARKER.encode()
-        templates = (
-            _template(bare.properties, (born, text_id)),
-            _template(keyed.properties, (born, _KEYS_MARKER.encode(), text_id)),
-        )
-        if not all(templates):
+        try:
+            bare_text = encode_properties(bare.properties)
+            keyed_text = encode_properties(keyed.properties)
+            in_json = [property_json(text.decode()) for text in (bare_text, keyed_text)]
+        except UnicodeError:
             return None
+        text = PropertyTemplate(_template(bare_text), _template(keyed_text, has_keys=True))
+        json = PropertyTemplate(_template(in_json[0]), _template(in_json[1], has_keys=True))
+        if not all((*text, *json)):
+            return None
+        constant = {
+            name: value for name, value in bare.properties.items() if name not in NOT_CONSTANT
+        }
         group_hash = java_string_hash(group) if group else None
-        return Shape(bare.topic, kind, group_hash, *templates)
+        return Shape(bare.topic, kind, group_hash, encode_properties(constant).decode(), text, json)
 
 
-def _template(properties: dict[str, str], markers: tuple[bytes, ...]) -> bytes:
-    """Return properties as a JSON string with specifiers for the markers; empty if impossible."""
-    try:
-        text = property_json(encode_properties(properties).decode()).replace(b"%", b"%%")
-    except UnicodeError:
-        return b""
+def _template(text: bytes, *, has_keys: bool = False) -> bytes:
+    """Return encoded properties with specifiers for the markers; empty if that is impossible."""
+    text = text.replace(b"%", b"%%")
+    born, message_id = b"%d" % _BORN_MARKER_MS, _ID_MARKER.encode()
+    markers = (born, _KEYS_MARKER.encode(), message_id) if has_keys else (born, message_id)
     positions = [text.find(marker) for marker in markers]
     if positions != sorted(positions) or any(text.count(marker) != 1 for marker in markers):
         return b""

@@ -20,7 +20,7 @@ from kourou.model.host import Host, pack_address
 from kourou.model.properties import PROPERTIES_SIZE_MAX, UNIQ_KEY
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.hashing import tags_code
-from kourou.protocol.record.encode import RecordDraft, encode_own, own_size
+from kourou.protocol.record.encode import RecordDraft, encode_plain, plain_size
 from kourou.protocol.record.layout import PAIR_END, SEAL_BYTES, topic_field
 from kourou.store.message_store import AppendedRecord
 
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _TOPIC: Final = TIMER_TOPIC.encode()
 _TOPIC_FIELD: Final = topic_field(_TOPIC)
 _QUEUE: Final = (_TOPIC, 0)
+_QUEUE_FIELD: Final = (_TOPIC_FIELD, 0)
 _ID_AT: Final = len(UNIQ_KEY) + 1
 """Where the unique id begins in the properties; it is the first one."""
 _IPV4_BYTES: Final = 4
@@ -155,21 +156,23 @@ class RevivePuts:
             return len(added)
         waiter = _Waiter(self._commit, self._on_stored)
         born = (now_ms, self._address, self._host[1])
+        stored = (run.store_at_ms, self._address, self._host[1])
         position, store_at_ms, offset = run.position, run.store_at_ms, queue.next_offset
         buffers, pending, records = run.buffers, run.pending, waiter.records
         keyed = run.keyed
         number = 0
-        for put, size in zip(added, sizes, strict=True):
-            if position + size > run.limit:
+        for put, put_size in zip(added, sizes, strict=True):
+            if position + put_size > run.limit:
                 break
             for body, properties, tags, _ in put[0]:
-                record = encode_own(
-                    _TOPIC_FIELD, body, properties, born, (position, offset, store_at_ms)
+                record, seal = encode_plain(
+                    _QUEUE_FIELD, body, properties, born, stored, (position, offset)
                 )
+                size = len(record) + len(seal)
                 appended = AppendedRecord(
-                    position, offset, len(record), TIMER_TOPIC, 0, tags_code(tags), store_at_ms
+                    position, offset, size, TIMER_TOPIC, 0, tags_code(tags), store_at_ms
                 )
-                buffers.append(record)
+                buffers += (record, seal)
                 pending.append((queue, appended))
                 records.append(appended)
                 unique_id = properties[_ID_AT : properties.index(PAIR_END)].decode()
@@ -177,10 +180,10 @@ class RevivePuts:
                     (position, appended.end, store_at_ms, TIMER_TOPIC, tags, unique_id, "")
                 )
                 offset += 1
-                position += len(record)
+                position += size
                 queue.next_offset = offset
                 run.position = position
-            waiter.size += size
+            waiter.size += put_size
             number += 1
         self._writer.end_run(run)
         if number:
@@ -215,7 +218,7 @@ def _size(texts: Sequence[ReviveText]) -> int:
     for body, properties, _, _ in texts:
         if len(properties) > PROPERTIES_SIZE_MAX - SEAL_BYTES:
             return _TOO_LARGE
-        size += own_size(_TOPIC_FIELD, body, properties)
+        size += plain_size(_TOPIC_FIELD, body, properties)
     return size
 
 

@@ -42,9 +42,14 @@ from kourou.broker.decline_runs import CUT_OFF, DeclineRuns
 from kourou.broker.message_type import NORMAL
 from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, decode_send
 from kourou.broker.sending.plain_sends import PlainSends, SendCache, SendPath, is_number
-from kourou.broker.sending.plain_shapes import CUT_OUT, KEYS, UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
-from kourou.broker.sending.send_answers import region_properties
-from kourou.broker.sending.verdicts import half_refusal, judge_message
+from kourou.broker.sending.plain_shapes import (
+    KEYS,
+    UNIQ_KEY,
+    UNIQ_KEY_CHARS,
+    Shapes,
+    send_shape,
+)
+from kourou.broker.sending.verdicts import half_refusal
 from kourou.broker.transactions.half_cache import CachedHalf
 from kourou.broker.transactions.plain_halves import (
     HALF_KEY,
@@ -52,14 +57,12 @@ from kourou.broker.transactions.plain_halves import (
     MORE_BYTES_MAX,
     TRANSACTION_ID,
     PlainHalf,
-    plain_group,
 )
 from kourou.model import properties as names
-from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.sysflag import TRANSACTION_PREPARED
 from kourou.model.topic import TRANS_HALF_TOPIC
-from kourou.protocol.hashing import tags_code, unmasked_crc32
+from kourou.protocol.hashing import unmasked_crc32
 from kourou.protocol.record.encode import ENDING, TAIL, pack_head, pack_properties_size
 from kourou.protocol.record.layout import (
     CRC_MASK,
@@ -80,7 +83,6 @@ _START_END: Final = _START_AT + len(_START)
 _SIZES: Final = struct.Struct(">II").unpack_from
 _PACK_SIZES: Final = struct.Struct(">II").pack
 _BORN: Final = f"{names.BORN_TIMESTAMP}\x01"
-_CUT_OUT: Final = CUT_OUT | {names.BORN_TIMESTAMP}
 _ID_BYTES: Final = len(UNIQ_KEY) + UNIQ_KEY_CHARS + 1
 """Size of the unique id property that the broker adds to a message without one."""
 _FRAME_BYTES_MIN: Final = 128
@@ -92,9 +94,6 @@ BUFFERED_BYTES_MAX: Final = 1024 * 1024
 
 _Read = tuple[Connection, bytearray, int, int]
 """Connection of a read, a buffer, and the read's first byte and end in that buffer."""
-_Shape = tuple[int, str, str, str]
-"""Tag hash, message type, tags or "", and for half messages the group that may end them, else "".
-Shared by all messages whose properties differ only in unique id, keys and born time."""
 
 
 class Transactions(Protocol):
@@ -168,8 +167,7 @@ class FastSend:
         cache = self._cache
         cache.reset(config)
         self.answers = cache.answers
-        region = region_properties(config)
-        suffix = encode_properties({**region, names.CLUSTER: config.cluster_name})
+        suffix = cache.suffix
         # Bytes of a record beyond those of its frame, at most.
         self._more_bytes = RECORD_BYTES_MIN + _ID_BYTES + len(suffix) + SEAL_BYTES + MORE_BYTES_MAX
         # Values that `_append` binds to locals, in one tuple to unpack at once.
@@ -178,7 +176,7 @@ class FastSend:
             suffix, len(suffix) + SEAL_BYTES, config.max_message_size_bytes,
         )  # fmt: skip
         takes_halves = half_refusal(config) is None
-        self.shapes = Shapes(partial(_shape, takes_halves=takes_halves))
+        self.shapes = Shapes(partial(send_shape, takes_halves=takes_halves))
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Serve or buffer the leading sends; return the position after them."""
@@ -502,26 +500,3 @@ class FastSend:
                         self._decline_runs.note(connection, reason)
                     left.append((connection, buffer, at, end))
         return left
-
-
-def _shape(rest: str, *, takes_halves: bool) -> _Shape | None:
-    """Return the shape of properties without those that are cut out; None if they are unusual.
-
-    A text that the general path would not store as it is counts as unusual too.
-    """
-    properties = decode_properties(rest.encode())
-    verdict = judge_message(properties)
-    if (
-        encode_properties(properties).decode() != rest
-        or not _CUT_OUT.isdisjoint(properties)
-        or not verdict.is_unchanged
-        or not verdict.waits_for_sync
-    ):
-        return None
-    group = ""
-    if names.TRAN_MSG in properties:
-        group = plain_group(properties) if takes_halves and verdict.is_half else ""
-        if not group:
-            return None
-    tags = properties.get(names.TAGS, "")
-    return tags_code(tags), verdict.type, tags, group

@@ -9,7 +9,7 @@ Source: see `kourou.broker.sending.send`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import ClassVar, Final, NamedTuple, Protocol
 
@@ -30,8 +30,10 @@ from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.clock import Clock
 from kourou.errors import InvalidMessageError
+from kourou.model import properties as names
 from kourou.model.host import Host, pack_address
 from kourou.model.msgid import encode_offset_msg_id
+from kourou.model.properties import encode_properties
 from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
@@ -172,7 +174,7 @@ class PlainSends:
     def __init__(self, path: SendPath, began_ms: int) -> None:
         self.began_ms = began_ms
         self.reads: list[tuple[Connection, list[bytes], int]] = []
-        self.owner_sizes: list[tuple[Connection, int]] = []
+        self.owner_sizes: list[tuple[Hashable, int]] = []
         self.records: list[AppendedRecord] = []
         self.kinds: dict[int, str] | None = None
         self._path = path
@@ -273,6 +275,7 @@ class SendCache:
     Attributes:
         config, copies: the options, and the number of copies, for which the cache is valid.
         answers: builds the answers to producers.
+        suffix: the properties that the broker adds to each message, encoded.
         topics: topic name -> topic the fast paths may store messages for; see `topic`.
         sys_flags: text -> system flag; see `sys_flag`.
         numbers: texts that are numbers; see `check_number`.
@@ -291,7 +294,9 @@ class SendCache:
         """Drop all cached data except peers, and use other options."""
         self.config = config
         self.copies = self._commit.copies
-        self.answers = SendAnswers(region_properties(config))
+        region = region_properties(config)
+        self.answers = SendAnswers(region)
+        self.suffix = encode_properties({**region, names.CLUSTER: config.cluster_name})
         for answers in self._answers_of.values():
             answers.clear()
         self.topics: dict[str, CachedTopic] = {}
@@ -304,23 +309,38 @@ class SendCache:
 
     def add_peer(self, connection: Connection) -> CachedPeer | None:
         """Cache and return the values of a new connection; None if it is not IPv4."""
-        born_host = connection.remote_address
-        store_host = self._store_host or connection.local_address
-        peer: CachedPeer | None = None
-        try:
-            born, store = pack_address(born_host[0]), pack_address(store_host[0])
-        except InvalidMessageError:
-            born = store = b""
-        if len(born) == len(store) == _IPV4_BYTES:
-            id_prefix = encode_offset_msg_id(store_host, 0)[:_ID_PREFIX_CHARS]
-            answers = self._answers_of.setdefault(store_host, {})
-            peer = CachedPeer(born, born_host[1], store, store_host[1], id_prefix, answers)
+        peer = self.peer(connection.remote_address, connection.local_address)
         self.peers[connection] = peer
         connection.on_closed.append(self._remove_peer)
         return peer
 
+    def peer(self, born_host: Host, address: Host) -> CachedPeer | None:
+        """Return the values of a producer; None if it is not IPv4.
+
+        Args:
+            born_host: the producer's address.
+            address: the broker's, to which the producer is connected.
+        """
+        store_host = self._store_host or address
+        try:
+            born, store = pack_address(born_host[0]), pack_address(store_host[0])
+        except InvalidMessageError:
+            return None
+        if not len(born) == len(store) == _IPV4_BYTES:
+            return None
+        id_prefix = encode_offset_msg_id(store_host, 0)[:_ID_PREFIX_CHARS]
+        answers = self._answers_of.setdefault(store_host, {})
+        return CachedPeer(born, born_host[1], store, store_host[1], id_prefix, answers)
+
     def _remove_peer(self, connection: Connection) -> None:
         self.peers.pop(connection, None)
+
+    def valid_topic(self, name: str) -> CachedTopic | None:
+        """Return the cached topic if its `Topics` entry is still the same, else as `topic`."""
+        topic = self.topics.get(name)
+        if topic is not None and self._topics.by_name.get(name) is topic.config:
+            return topic
+        return self.topic(name)
 
     def topic(self, name: str) -> CachedTopic | None:
         """Cache and return the topic if the fast paths may store messages for it now."""

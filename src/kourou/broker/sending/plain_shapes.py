@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from kourou.broker.sending.verdicts import judge_message
+from kourou.broker.transactions.plain_halves import plain_group
 from kourou.model import properties as names
+from kourou.model.properties import decode_properties, encode_properties
+from kourou.protocol.hashing import tags_code
 
 UNIQ_KEY: Final = f"{names.UNIQ_KEY}\x01"
 UNIQ_KEY_CHARS: Final = 32
@@ -21,6 +25,11 @@ CUT_OUT: Final = frozenset({names.UNIQ_KEY, names.KEYS})
 _SHAPES_MAX: Final = 1024
 SHAPE_LENGTH_MAX: Final = 2048
 """Longer texts are not cached: the cache could take 64 MB and more."""
+
+SendShape = tuple[int, str, str, str]
+"""Tag hash, message type, tags or "", and for half messages the group that may end them, else "".
+Shared by all messages whose properties differ only in unique id, keys and born time."""
+_CUT_OUT_OF_SENDS: Final = CUT_OUT | {names.BORN_TIMESTAMP}
 
 TextT = TypeVar("TextT", str, bytes)
 ShapeT = TypeVar("ShapeT")
@@ -52,3 +61,26 @@ class Shapes(dict[TextT, ShapeT | None]):
         if len(text) <= SHAPE_LENGTH_MAX:
             self[text] = shape
         return shape
+
+
+def send_shape(rest: str, *, takes_halves: bool) -> SendShape | None:
+    """Return the shape of properties without those that are cut out; None if they are unusual.
+
+    A text that the general path would not store as it is counts as unusual too.
+    """
+    properties = decode_properties(rest.encode())
+    verdict = judge_message(properties)
+    if (
+        encode_properties(properties).decode() != rest
+        or not _CUT_OUT_OF_SENDS.isdisjoint(properties)
+        or not verdict.is_unchanged
+        or not verdict.waits_for_sync
+    ):
+        return None
+    group = ""
+    if names.TRAN_MSG in properties:
+        group = plain_group(properties) if takes_halves and verdict.is_half else ""
+        if not group:
+            return None
+    tags = properties.get(names.TAGS, "")
+    return tags_code(tags), verdict.type, tags, group

@@ -1,0 +1,311 @@
+"""Fast path of sends from this process: those of the gRPC proxy in local mode, without frames.
+
+The proxy has read the message from a request of its own. A frame of SEND_MESSAGE_V2, its header in
+JSON and the answer to it would only be written and read again, which takes a third of such a send.
+What is stored, counted and answered is the same; `tests/broker/sending/test_local_sends.py`
+compares the two.
+
+Messages are appended together at the end of the loop iteration, as those of small frames are
+(`fast_send.py`). One that the fast path of frames would leave to the general path, and all of them
+near a limit on unsynced records, are declined: their sender sends frames instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.context import BrokerContext
+from kourou.broker.message_type import NORMAL
+from kourou.broker.sending.plain_sends import CachedPeer, PlainSends, SendCache
+from kourou.broker.sending.plain_shapes import SendShape, Shapes, send_shape
+from kourou.broker.writing.put import PutResult, PutStatus
+from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
+from kourou.model.queue import MessageQueue
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.record.encode import SEALED_BYTES, encode_plain
+from kourou.protocol.record.layout import SEAL_BYTES, TOPIC_SIZE_V1_MAX
+from kourou.protocol.sending import SendMessageResponseHeader
+from kourou.store.message_store import AppendedRecord, SealedRun
+from kourou.store.queues.consumequeue import ConsumeQueue
+
+log = logging.getLogger(__name__)
+
+WAITING_BYTES_MAX: Final = 1024 * 1024
+"""Once more bytes of messages than this wait for the end of the iteration, they are appended."""
+
+
+class LocalMessage(Protocol):
+    """The parts of a message that differ from one to the next.
+
+    Attributes:
+        message_id: the unique id: letters and digits.
+        keys: separated by blanks, as in the properties; empty without any.
+        born_at_ms: epoch milliseconds.
+        body: not compressed.
+    """
+
+    @property
+    def message_id(self) -> bytes: ...
+
+    @property
+    def keys(self) -> bytes: ...
+
+    @property
+    def born_at_ms(self) -> int: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+
+class LocalSend(Protocol):
+    """A send of this process. Exactly one of its functions is called.
+
+    Attributes:
+        message: what is sent.
+        queue: the destination, at this broker.
+        properties: the property text, which ends with its last pair.
+        constant: the same without unique id, keys and the born time of gRPC clients.
+    """
+
+    @property
+    def message(self) -> LocalMessage: ...
+
+    @property
+    def queue(self) -> MessageQueue: ...
+
+    @property
+    def properties(self) -> bytes: ...
+
+    @property
+    def constant(self) -> str: ...
+
+    def on_stored(self, queue_offset: int) -> None:
+        """Handle that the message is as durable as the broker's flush mode promises."""
+
+    def on_answer(self, answer: RemotingCommand) -> None:
+        """Handle the answer to a message that is not, or not in time; see `SendAnswers`."""
+
+    def on_declined(self) -> None:
+        """Send the message by a frame: nothing of it is stored."""
+
+
+class _Record(NamedTuple):
+    """A message that is accepted, as it will be appended.
+
+    Attributes:
+        queue: gets its entry.
+        parts: its bytes: all but the seal, and the seal.
+        appended: what the store notes of it.
+        shape: what its constant properties mean.
+    """
+
+    queue: ConsumeQueue
+    parts: tuple[bytes, bytes]
+    appended: AppendedRecord
+    shape: SendShape
+
+
+class _Accepted(PlainSends):
+    """Local sends that pass through the group commit together.
+
+    Attributes:
+        sends: of `records`, in the same order.
+    """
+
+    __slots__ = ("_peer", "sends")
+
+    def __init__(self, path: LocalSends, peer: CachedPeer, began_ms: int) -> None:
+        super().__init__(path, began_ms)
+        self.sends: list[LocalSend] = []
+        self._peer = peer
+
+    def stored(self) -> None:
+        self._end_each(_tell_stored, self._count)
+
+    def late(self, status: PutStatus, reason: str) -> None:
+        self._end_each(partial(self._tell_late, status, reason), self._count)
+
+    def answer(self, result: PutResult) -> None:
+        self._end_each(partial(self._tell_refused, result), self._count_failed)
+
+    def _end_each(
+        self, tell: Callable[[LocalSend, AppendedRecord], None], count: Callable[[], None]
+    ) -> None:
+        """Answer each send, and count them; only the first call has an effect."""
+        if self._is_done:
+            return
+        self._end(b"".join, count)  # no connection has sent them
+        for send, record in zip(self.sends, self.records, strict=True):
+            try:
+                tell(send, record)
+            except Exception:  # a failure for one sender must not affect the others
+                log.exception("put.reply_failed")
+
+    def _tell_late(
+        self, status: PutStatus, reason: str, send: LocalSend, record: AppendedRecord
+    ) -> None:
+        header = SendMessageResponseHeader(
+            f"{self._peer.id_prefix}{record.physical_offset:016X}",
+            record.queue_id,
+            record.queue_offset,
+            send.message.message_id.decode(),
+        )
+        answers, waits = self._path.answers, self.waits_for_sync
+        send.on_answer(answers.stored(_request(), status, reason, header, waits=waits))
+
+    def _tell_refused(self, result: PutResult, send: LocalSend, _: AppendedRecord) -> None:
+        send.on_answer(self._path.answers.refused(_request(), result.status, result.reason))
+
+
+class LocalSends:
+    """Stores messages of this process.
+
+    Attributes:
+        answers: builds the answers.
+        stats, clock: those of the context.
+        declined: number of messages that were left to frames.
+    """
+
+    def __init__(self, context: BrokerContext, cache: SendCache, peer: CachedPeer) -> None:
+        """Create the path of one sender.
+
+        Args:
+            context: the broker's state and services.
+            cache: of this path alone.
+            peer: the sender, as a connection of its own would have it.
+        """
+        self._live = context.live_config
+        self._writer = context.store.writer
+        self._commit = context.commit
+        self.stats = context.stats
+        self.clock = context.clock
+        self._peer = peer
+        self._cache = cache
+        self._shapes: Shapes[str, SendShape] = Shapes(partial(send_shape, takes_halves=False))
+        self._waiting: list[LocalSend] = []
+        self._waiting_bytes = 0
+        self.declined = 0
+        self._reset(context.live_config.current)
+
+    def _reset(self, config: BrokerConfig) -> None:
+        """Drop all cached data and use other options."""
+        self._cache.reset(config)
+        self.answers = self._cache.answers
+        self._body_max = config.max_message_size_bytes
+        # Bytes of a record beyond its body and the properties of its message, at most.
+        self._more_bytes = SEALED_BYTES + TOPIC_SIZE_V1_MAX + 1 + len(self._cache.suffix)
+
+    @property
+    def copies(self) -> int:
+        """See `GroupCommit.copies`."""
+        return self._commit.copies
+
+    def put(self, send: LocalSend) -> None:
+        """Store a message at the end of this iteration of the loop. Takes 4 us for 1 KB in all."""
+        if not self._waiting:
+            self._commit.call_before_write(self._serve)
+        self._waiting.append(send)
+        self._waiting_bytes += len(send.message.body) + len(send.properties)
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Append what waits, and decline the rest of it."""
+        sends, self._waiting = self._waiting, []
+        size, self._waiting_bytes = self._waiting_bytes, 0
+        declined = sends
+        if sends and self._commit.has_room(self, size + len(sends) * self._more_bytes, len(sends)):
+            declined = self._append(sends)
+        self.declined += len(declined)
+        for send in declined:
+            try:
+                send.on_declined()
+            except Exception:  # a failure for one sender must not affect the others
+                log.exception("local_send.failed")
+
+    def _append(self, sends: list[LocalSend]) -> list[LocalSend]:
+        """Append the messages; return those that this path does not accept."""
+        config = self._live.current
+        if self._cache.is_outdated(config):
+            self._reset(config)
+        now_ms = self.clock.now_ms()
+        run = self._writer.begin_run(now_ms)
+        if run is None:
+            return sends
+        accepted, began_at = _Accepted(self, self._peer, now_ms), run.position
+        declined = [send for send in sends if not self._append_one(send, run, accepted)]
+        if puts := len(accepted.records):
+            self._writer.end_run(run)
+            size = run.position - began_at - SEAL_BYTES * puts
+            accepted.owner_sizes = [(self, size)]
+            accepted.follow(self._commit, run.position, size, puts)
+        return declined
+
+    def _append_one(self, send: LocalSend, run: SealedRun, accepted: _Accepted) -> bool:
+        """Append one message; return False, without any effect, if it is not accepted."""
+        try:
+            record = self._record(send, run)
+        except Exception:  # a failure for one message must not affect the others
+            log.exception("local_send.failed queue=%s", send.queue)
+            return False
+        if record is None:
+            return False
+        queue, parts, appended, (_, kind, tags, _) = record
+        unique_id, keys = send.message.message_id.decode(), send.message.keys.decode()
+        # No step below can fail.
+        run.buffers += parts
+        run.pending.append((queue, appended))
+        queue.next_offset += 1
+        run.position = end = appended.end
+        run.keyed.append((
+            appended.physical_offset, end, run.store_at_ms, appended.topic, tags, unique_id, keys,
+        ))  # fmt: skip
+        if kind is not NORMAL:
+            accepted.note_kind(kind)
+        accepted.records.append(appended)
+        accepted.sends.append(send)
+        return True
+
+    def _record(self, send: LocalSend, run: SealedRun) -> _Record | None:
+        """Return the record of a message at the end of the run; None if it is not accepted."""
+        name, message, body = send.queue.topic, send.message, send.message.body
+        topic, text = self._cache.valid_topic(name), str(send.queue.queue_id)
+        known = None if topic is None else topic.queues.get(text) or topic.add_queue(text)
+        if topic is None or known is None:
+            return None
+        queue_id, key = known
+        queue, shape = run.queues.get(key), self._shapes[send.constant]
+        properties = send.properties + self._cache.suffix
+        if (
+            queue is None
+            or shape is None
+            or not 0 < len(body) <= self._body_max
+            or len(properties) + SEAL_BYTES > SENT_PROPERTIES_SIZE_MAX
+        ):
+            return None
+        position, queue_offset, peer = run.position, queue.next_offset, self._peer
+        parts = encode_plain(
+            (topic.topic_bytes, queue_id), body, properties,
+            (message.born_at_ms, peer.born_address, peer.born_port),
+            (run.store_at_ms, peer.store_address, peer.store_port), (position, queue_offset),
+        )  # fmt: skip
+        size = len(parts[0]) + len(parts[1])
+        if position + size > run.limit:
+            return None
+        appended = AppendedRecord(
+            position, queue_offset, size, name, queue_id, shape[0], run.store_at_ms
+        )
+        return _Record(queue, parts, appended, shape)
+
+
+def _request() -> RemotingCommand:
+    return RemotingCommand(RequestCode.SEND_MESSAGE_V2)
+
+
+def _tell_stored(send: LocalSend, record: AppendedRecord) -> None:
+    send.on_stored(record.queue_offset)
