@@ -356,9 +356,12 @@ def test_a_slave_that_starts_before_its_master_finds_it_later() -> None:
     run(test)
 
 
+def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    return [line for line in caplog.messages if line.startswith(event)]
+
+
 def refused(caplog: pytest.LogCaptureFixture) -> str:
-    lines = [line for line in caplog.messages if "replication.interrupted" in line]
-    return "\n".join(lines)
+    return "\n".join(logged(caplog, "replication.interrupted"))
 
 
 async def lose_messages(cluster: Cluster, end: int) -> None:
@@ -390,8 +393,12 @@ def test_a_master_that_lost_messages_is_refused_and_the_slave_keeps_its_log(
 
         assert end_of(cluster, SLAVE) == end
         assert log_bytes(cluster.broker(SLAVE), 0, end) == before
+        connected, interrupted = logged(caplog, "replication.connected"), refused(caplog)
+        await asyncio.sleep(100)
+        assert logged(caplog, "replication.connected") == connected, "further tries end alike"
+        assert refused(caplog) == interrupted
 
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         run(test)
 
 

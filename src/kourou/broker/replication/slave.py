@@ -94,7 +94,8 @@ class ReplicationSlave:
         self._woken = asyncio.Event()
         self._connection: SlaveConnection | None = None
         self._task: asyncio.Task[None] | None = None
-        self._last_reason = ""
+        self._last_reason = ""  # of an interruption, as logged; "" once bytes were copied
+        self._is_connection_logged = False  # since an interruption was
         self._replica = replica
         self.confirmed = 0
         self.on_confirmed: Callable[[], None] = lambda: None
@@ -182,10 +183,11 @@ class ReplicationSlave:
                 if reason != self._last_reason:
                     log.exception("replication.broken master=%s", self.master_address)
             self._writer.drop_received()
-            has_copied = self._writer.appended_position > before
-            pause_s = _PAUSE_FIRST_S if has_copied else min(2 * pause_s, pause_max_s)
-            if reason != self._last_reason:  # a master that is down is logged once
-                self._last_reason = reason
+            pause_s = min(2 * pause_s, pause_max_s)
+            if self._writer.appended_position > before:
+                pause_s, self._last_reason = _PAUSE_FIRST_S, ""
+            if reason != self._last_reason:  # a master that is down, or refuses, is logged once
+                self._last_reason, self._is_connection_logged = reason, False
                 log.warning(
                     "replication.interrupted master=%s position=%d reason=%s",
                     self.master_address,
@@ -214,11 +216,13 @@ class ReplicationSlave:
         except (TransportError, ConfigError, OSError) as error:
             return str(error)
         self._connection = cast(SlaveConnection, connected)
-        log.info(
-            "replication.connected master=%s position=%d",
-            self.master_address,
-            self._writer.appended_position,
-        )
+        if not self._is_connection_logged:
+            self._is_connection_logged = True
+            log.info(
+                "replication.connected master=%s position=%d",
+                self.master_address,
+                self._writer.appended_position,
+            )
         try:
             return await self._connection.ended
         finally:
