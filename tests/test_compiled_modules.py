@@ -109,8 +109,41 @@ PARITY: Final[dict[str, tuple[Callable[[ModuleType, bytes], Any], tuple[bytes, .
 }
 
 
+CONNECTION: Final = frozenset({
+    "kourou/http2/calls", "kourou/http2/connection", "kourou/http2/outgoing",
+})  # fmt: skip
+"""Modules of a connection, which share types: they are compared in processes of their own."""
+CONNECTION_CASES: Final = 2_000
+
+
+def print_connections() -> None:
+    """Print what connections do with mutated bytes, one to a line."""
+    source = random.Random(1)
+    for number in range(CONNECTION_CASES):
+        data = mutate(source, http2_bytes.conversations())
+        function = http2_bytes.echoed if number % 2 else http2_bytes.served
+        sys.stdout.write(f"{number} {data.hex()} {function(data)}\n")
+
+
+def printed(function: Callable[[], None], **environ: str) -> list[str]:
+    """Return the lines that a function of this module prints in a process of its own."""
+    code = f"from {function.__module__} import {function.__name__} as f; f()"
+    said = subprocess.run(
+        (sys.executable, "-c", code), cwd=SOURCE.parent, env={**os.environ, **environ},
+        check=True, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    return said.stdout.splitlines()
+
+
 def test_each_module_with_typed_functions_is_compared() -> None:
-    assert sorted(PARITY) == TYPED
+    assert sorted({*PARITY, *CONNECTION}) == TYPED
+
+
+def test_compiled_connections_do_with_bytes_what_their_sources_do(installed: Path) -> None:
+    compiled = printed(print_connections, PYTHONPATH=str(installed))
+    assert len(compiled) == CONNECTION_CASES
+    for ours, theirs in zip(compiled, printed(print_connections), strict=True):
+        assert ours == theirs
 
 
 @pytest.mark.parametrize("typed", sorted(PARITY))

@@ -131,21 +131,37 @@ def calls(data: bytes) -> None:
     Raises:
         Http2Error: the connection was closed.
     """
+    _, reason = served(data)
+    if reason:
+        raise Http2Error(0, reason)
+
+
+def served(data: bytes) -> tuple[bytes, str]:
+    """Serve bytes as gRPC calls; return what is written, and why the connection was closed."""
     log = logging.getLogger("kourou.http2.grpc_connection")
     log.disabled = True  # it names each violation
     try:
-        run_virtual(_serve(frames.PREFACE + data))
+        return run_virtual(_serve(frames.PREFACE + data))
     finally:
         log.disabled = False
 
 
-class _Transport(asyncio.Transport):
-    """Counts what is written."""
+def echoed(data: bytes) -> tuple[list[tuple[object, ...]], str, bytes]:
+    """Receive bytes; return the events, why the connection was closed, and what is sent."""
+    rig = Rig(_LIMITS)
+    rig.connection.receive(frames.PREFACE + data)
+    return rig.events, rig.connection.close_reason, rig.connection.outgoing.take()
 
-    size = 0
+
+class _Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.size += len(data)
+        self.written += data
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -169,7 +185,7 @@ class _Transport(asyncio.Transport):
         pass
 
 
-async def _serve(data: bytes) -> None:
+async def _serve(data: bytes) -> tuple[bytes, str]:
     def reply(call: Call, request: bytes) -> None:
         call.reply(request)
 
@@ -185,27 +201,26 @@ async def _serve(data: bytes) -> None:
     methods = {path: Method(*method) for path, method in zip(_PATHS, kinds, strict=True)}
     limits = GrpcLimits(http2=_LIMITS, message_bytes_max=MESSAGE_MAX)
     server = GrpcServer(MemoryNetwork(), methods, limits)
-    served = server.create()
+    connected = server.create()
     transport = _Transport()
-    served.connection_made(transport)
-    for at in range(0, len(data), len(served.get_buffer(-1))):
-        buffer = served.get_buffer(-1)
+    connected.connection_made(transport)
+    for at in range(0, len(data), len(connected.get_buffer(-1))):
+        buffer = connected.get_buffer(-1)
         piece = data[at : at + len(buffer)]
         buffer[: len(piece)] = piece
-        served.buffer_updated(len(piece))
-        while served.http2.has_more:  # noqa: ASYNC110 - no event tells it
+        connected.buffer_updated(len(piece))
+        while connected.http2.has_more:  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0)
     await asyncio.sleep(0)
     shared = server.shared
     assert shared.memory.total_bytes <= len(data) + 20 * MESSAGE_MAX
-    reason = served.http2.close_reason
-    served.connection_lost(None)
+    reason = connected.http2.close_reason
+    connected.connection_lost(None)
     await asyncio.sleep(20)  # the deadlines of calls
     assert shared.memory.total_bytes == shared.partials.total_bytes == shared.unread.total == 0
     assert server.calls == shared.open_bytes == 0
     server.abort()
-    if reason:
-        raise Http2Error(0, reason)
+    return bytes(transport.written), reason
 
 
 def header_block(data: bytes) -> None:

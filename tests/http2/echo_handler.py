@@ -20,7 +20,7 @@ class EchoHandler:
         self.events: list[tuple[object, ...]] = []
         self.echoes = echoes
         self.opens_windows = True
-        self.connection: Http2Connection[Stream]
+        self.connection: Http2Connection
 
     def create_stream(self, stream_id: int, send_window: int, receive_window: int) -> Stream:
         return Stream(stream_id, send_window, receive_window)
@@ -52,7 +52,7 @@ class Rig:
     def __init__(self, limits: Http2Limits | None = None, *, echoes: bool = True) -> None:
         self.now_s = 0.0
         self.handler = EchoHandler(echoes=echoes)
-        self.connection: Http2Connection[Stream] = Http2Connection(
+        self.connection: Http2Connection = Http2Connection(
             limits or Http2Limits(), self.handler, lambda: self.now_s
         )
         self.handler.connection = self.connection

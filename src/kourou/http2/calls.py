@@ -100,7 +100,7 @@ class CallConnection(Protocol):
         """Whether calls can be answered."""
 
     @property
-    def outgoing(self) -> Outgoing[Call]:
+    def outgoing(self) -> Outgoing:
         """The sending half."""
 
     @property
@@ -161,21 +161,6 @@ class Call(Stream):
     """
 
     head: RequestHead
-    method: Method | None = None
-    deadline_s: float | None = None
-    timeout_s: float | None = None
-    on_cancel: Callable[[], None] | None = None
-    on_message: Callable[[bytes], None] | None = None
-    on_end: Callable[[], None] | None = None
-    on_writable: Callable[[], None] | None = None
-    _metadata: dict[str, str] | None = None
-    _has_head = False
-    _reader: MessageReader | None = None
-    _request: bytes | None = None
-    is_counted = False
-    is_forgotten = False
-    _is_reserved = False
-    _is_waiting = False
 
     def __init__(
         self,
@@ -184,10 +169,23 @@ class Call(Stream):
         send_window: int,
         receive_window: int,
     ) -> None:
-        self.id = stream_id
-        self.send_window = send_window
-        self.receive_window = receive_window
+        super().__init__(stream_id, send_window, receive_window)
         self.connection = connection
+        self.method: Method | None = None
+        self.deadline_s: float | None = None
+        self.timeout_s: float | None = None
+        self.on_cancel: Callable[[], None] | None = None
+        self.on_message: Callable[[bytes], None] | None = None
+        self.on_end: Callable[[], None] | None = None
+        self.on_writable: Callable[[], None] | None = None
+        self.is_counted = False
+        self.is_forgotten = False
+        self._metadata: dict[str, str] | None = None
+        self._has_head = False
+        self._reader: MessageReader | None = None
+        self._request: bytes | None = None
+        self._is_reserved = False
+        self._is_waiting = False
 
     @property
     def metadata(self) -> Mapping[str, str]:

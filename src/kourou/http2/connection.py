@@ -20,15 +20,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Final, Generic, Protocol
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from kourou.errors import Http2Error, Http2StreamError, MalformedHeaderError
 from kourou.http2 import frames
 from kourou.http2.flood_credit import FloodCredit
-from kourou.http2.frames import ErrorCode, Setting
+from kourou.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES_MAX,
+    HEAD_BYTES,
+    HEADERS,
+    ID_MASK,
+    PADDED,
+    PRIORITY_FLAG,
+    ErrorCode,
+    Setting,
+)
 from kourou.http2.headers import Field, HeaderDecoder, RequestHead, are_trailers, request_head
 from kourou.http2.limits import Http2Limits
-from kourou.http2.outgoing import Outgoing, S
+from kourou.http2.outgoing import Outgoing, Stream
 
 _PRIORITY_BYTES: Final = 5
 _RESET_REMEMBERED_MAX: Final = 4096
@@ -36,6 +48,9 @@ _RESET_REMEMBERED_MAX: Final = 4096
 _REASON_BYTES_MAX: Final = 200
 _STREAMS_PER_CHARGE: Final = 64
 """Streams that a change of the window's size may touch at the cost of one cheap frame."""
+
+
+S = TypeVar("S", bound=Stream)
 
 
 class StreamHandler(Protocol[S]):
@@ -57,7 +72,7 @@ class StreamHandler(Protocol[S]):
         """Handle that none of the stream's data waits any more."""
 
 
-class Http2Connection(Generic[S]):
+class Http2Connection:
     """The receiving half of a connection, and its streams.
 
     Attributes:
@@ -81,9 +96,11 @@ class Http2Connection(Generic[S]):
             now_s: returns elapsed seconds.
         """
         self._limits = limits
-        self._handler = handler
-        self.outgoing: Outgoing[S] = Outgoing(self._on_local_end, handler.on_writable)
-        self.streams: dict[int, S] = {}
+        self._streams_max = limits.streams_max
+        self._stream_window = limits.stream_window_bytes
+        self._handler: StreamHandler[Any] = handler
+        self.outgoing = Outgoing(self._on_local_end, handler.on_writable)
+        self.streams: dict[int, Stream] = {}
         self.is_closed = False
         self.close_reason = ""
         self._newest_id = 0
@@ -175,27 +192,27 @@ class Http2Connection(Generic[S]):
         """Handle whole frames; return the position after the last one."""
         end = len(data)
         unpack = frames.FRAME_HEAD.unpack_from
-        while end - at >= frames.HEAD_BYTES and not self.is_closed and self._work_left > 0:
+        while end - at >= HEAD_BYTES and not self.is_closed and self._work_left > 0:
             high, low, kind, flags, stream_id = unpack(data, at)
             size = high << 16 | low
-            if size > frames.FRAME_BYTES_MAX:
+            if size > FRAME_BYTES_MAX:
                 raise Http2Error(
                     ErrorCode.FRAME_SIZE_ERROR,
-                    f"a frame of {size} bytes, at most {frames.FRAME_BYTES_MAX}",
+                    f"a frame of {size} bytes, at most {FRAME_BYTES_MAX}",
                 )
-            begin = at + frames.HEAD_BYTES
+            begin = at + HEAD_BYTES
             stop = begin + size
             if stop > end:
                 break
             at = stop
             self._work_left -= 1
-            stream_id &= frames.ID_MASK
+            stream_id &= ID_MASK
             if self._block is not None or self._is_settings_due:
                 self._check_order(kind, flags, stream_id)
             try:
-                if kind == frames.DATA:
+                if kind == DATA:
                     self._on_data(stream_id, flags, data[begin:stop])
-                elif kind == frames.HEADERS:
+                elif kind == HEADERS:
                     self._on_headers(stream_id, flags, data[begin:stop])
                 else:
                     handle = self._handlers.get(kind, self._on_unknown)
@@ -213,14 +230,14 @@ class Http2Connection(Generic[S]):
 
     # Sending and ending
 
-    def raise_window(self, stream: S, size: int) -> None:
+    def raise_window(self, stream: Stream, size: int) -> None:
         """Let the peer send `size` bytes on a stream from now on, if it may send fewer now."""
         grown = size - stream.receive_window
         if grown > 0 and not stream.is_remote_ended and not stream.is_closed:
             stream.receive_window = size
             self.outgoing.put(frames.window_frame(stream.id, grown))
 
-    def reset(self, stream: S, code: ErrorCode) -> None:
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
         """End a stream at once; data that waits is dropped."""
         if not stream.is_closed:
             self._put_reset(stream.id, code)
@@ -259,9 +276,9 @@ class Http2Connection(Generic[S]):
         """
         self._handlers.clear()
         self.outgoing.release()
-        del self._handler
+        self._handler = cast(Any, None)
 
-    def _on_local_end(self, stream: S) -> None:
+    def _on_local_end(self, stream: Stream) -> None:
         """Close a stream whose last frame is queued; a client that still sends is stopped."""
         self._credit.answered += 1
         if not stream.is_remote_ended:
@@ -275,7 +292,7 @@ class Http2Connection(Generic[S]):
         if len(remembered) > _RESET_REMEMBERED_MAX:
             del remembered[next(iter(remembered))]
 
-    def _close_stream(self, stream: S) -> None:
+    def _close_stream(self, stream: Stream) -> None:
         stream.is_closed = True
         self.streams.pop(stream.id, None)
         if stream.unsent is not None:
@@ -305,9 +322,9 @@ class Http2Connection(Generic[S]):
         stream.receive_window -= size
         if stream.receive_window < 0:
             raise Http2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
-        if flags & frames.PADDED:
-            payload = _unpadded(payload)
-        is_end = flags & frames.END_STREAM
+        if flags & PADDED:
+            payload = frames.unpadded(payload)
+        is_end = flags & END_STREAM
         if stream.length_left is not None:
             self._check_length(stream, len(payload), is_end=bool(is_end))
         if is_end:
@@ -317,7 +334,7 @@ class Http2Connection(Generic[S]):
             return
         self._handler.on_data(stream, payload)
 
-    def _check_length(self, stream: S, size: int, *, is_end: bool) -> None:
+    def _check_length(self, stream: Stream, size: int, *, is_end: bool) -> None:
         """Raise if the data contradicts the length that the request's fields announce."""
         assert stream.length_left is not None, "the caller has checked it"
         stream.length_left -= size
@@ -333,15 +350,15 @@ class Http2Connection(Generic[S]):
         self._window = limit
 
     def _on_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
-        if flags & frames.PADDED:
-            payload = _unpadded(payload)
-        if flags & frames.PRIORITY_FLAG:
+        if flags & PADDED:
+            payload = frames.unpadded(payload)
+        if flags & PRIORITY_FLAG:
             if len(payload) < _PRIORITY_BYTES:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "HEADERS without its priority")
-            if int.from_bytes(payload[:4], "big") & frames.ID_MASK == stream_id:
+            if int.from_bytes(payload[:4], "big") & ID_MASK == stream_id:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
             payload = payload[_PRIORITY_BYTES:]
-        if flags & frames.END_HEADERS:
+        if flags & END_HEADERS:
             self._on_block(stream_id, flags, payload)
         elif not stream_id:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "HEADERS of stream 0")
@@ -364,7 +381,7 @@ class Http2Connection(Generic[S]):
                 ErrorCode.ENHANCE_YOUR_CALM,
                 f"a header block of {len(block)} bytes in {self._block_frames} frames",
             )
-        if flags & frames.END_HEADERS:
+        if flags & END_HEADERS:
             self._block = None
             self._on_block(stream_id, first_flags, bytes(block))
 
@@ -374,7 +391,7 @@ class Http2Connection(Generic[S]):
             fields = self._decoder.decode(block)
         except MalformedHeaderError as error:
             raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(error)) from None
-        is_end = bool(flags & frames.END_STREAM)
+        is_end = bool(flags & END_STREAM)
         if stream_id <= self._newest_id:
             self._on_later_block(stream_id, fields, is_end=is_end)
             return
@@ -385,14 +402,14 @@ class Http2Connection(Generic[S]):
         if self.is_draining:
             return
         self._newest_served_id = stream_id
-        if len(self.streams) >= self._limits.streams_max:
+        if len(self.streams) >= self._streams_max:
             raise Http2StreamError(stream_id, ErrorCode.REFUSED_STREAM)
         head = request_head(fields)
         if head is None or (is_end and head.content_length):
             raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
         handler = self._handler
-        stream = handler.create_stream(
-            stream_id, self.outgoing.stream_window, self._limits.stream_window_bytes
+        stream: Stream = handler.create_stream(
+            stream_id, self.outgoing.stream_window, self._stream_window
         )
         if head.content_length is not None:
             stream.length_left = head.content_length
@@ -438,7 +455,7 @@ class Http2Connection(Generic[S]):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PRIORITY of stream 0")
         if len(payload) != _PRIORITY_BYTES:
             raise Http2StreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR)
-        if int.from_bytes(payload[:4], "big") & frames.ID_MASK == stream_id:
+        if int.from_bytes(payload[:4], "big") & ID_MASK == stream_id:
             raise Http2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR)
         self._charge("PRIORITY frames")
 
@@ -474,7 +491,7 @@ class Http2Connection(Generic[S]):
     def _on_window_update(self, stream_id: int, _: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE is not of 4 bytes")
-        size = int.from_bytes(payload, "big") & frames.ID_MASK
+        size = int.from_bytes(payload, "big") & ID_MASK
         if not stream_id:
             if not size:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
@@ -525,14 +542,3 @@ def _first_frames(limits: Http2Limits) -> bytes:
     data = frames.settings_frame(settings)
     more = limits.connection_window_bytes - frames.WINDOW_BYTES
     return data + frames.window_frame(0, more) if more else data
-
-
-def _unpadded(payload: bytes) -> bytes:
-    """Return the payload of a padded frame.
-
-    Raises:
-        Http2Error: the padding is longer than the frame.
-    """
-    if not payload or payload[0] >= len(payload):
-        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
-    return payload[1 : len(payload) - payload[0]]

@@ -1,4 +1,4 @@
-"""Frames of HTTP/2: numbers, and the bytes of the frames that a server sends.
+"""Frames of HTTP/2: numbers, the frames that a server sends, and the padding of received ones.
 
     length   type   flags   stream id, the first bit ignored   payload
     3 bytes  1      1       4                                  `length` bytes
@@ -11,6 +11,8 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
+
+from kourou.errors import Http2Error
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The first bytes of a client."""
@@ -125,3 +127,14 @@ def goaway_frame(last_stream_id: int, code: int, text: str = "") -> bytes:
 def window_frame(stream_id: int, size: int) -> bytes:
     """Return a frame that lets the peer send `size` more bytes."""
     return frame_head(4, WINDOW_UPDATE, 0, stream_id) + size.to_bytes(4, "big")
+
+
+def unpadded(payload: bytes) -> bytes:
+    """Return the payload of a padded frame.
+
+    Raises:
+        Http2Error: the padding is longer than the frame.
+    """
+    if not payload or payload[0] >= len(payload):
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
+    return payload[1 : len(payload) - payload[0]]

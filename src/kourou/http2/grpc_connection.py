@@ -19,7 +19,6 @@ from kourou.http2.deadlines import Deadlines
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.http2.headers import RequestHead
 from kourou.http2.limits import GrpcLimits
-from kourou.http2.outgoing import Outgoing
 from kourou.http2.request_memory import RequestMemory
 from kourou.http2.turns import Turns
 from kourou.remoting.frame_buffer import PartialFrames
@@ -110,10 +109,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self.limits = shared.limits
         self.memory = shared.memory
         self._loop = asyncio.get_running_loop()
-        self.http2: Http2Connection[Call] = Http2Connection(
-            shared.limits.http2, self, self._loop.time
-        )
-        self.outgoing: Outgoing[Call] = self.http2.outgoing
+        self.http2 = Http2Connection(shared.limits.http2, self, self._loop.time)
+        self.outgoing = self.http2.outgoing
         self.raise_window = self.http2.raise_window
         self.spend = self.http2.spend
         self.remote_address = self.local_address = NO_ADDRESS

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final
 
 from kourou.errors import Http2Error, Http2StreamError
 from kourou.http2 import frames
@@ -46,18 +46,17 @@ class Stream:
         length_left: bytes of the announced length that have not arrived; None: not announced.
     """
 
-    is_remote_ended = False
-    is_local_ended = False
-    is_closed = False
-    unsent: deque[memoryview] | None = None
-    unsent_bytes = 0
-    last_frame: bytes | None = None
-    length_left: int | None = None
-
     def __init__(self, stream_id: int, send_window: int, receive_window: int) -> None:
         self.id = stream_id
         self.send_window = send_window
         self.receive_window = receive_window
+        self.is_remote_ended = False
+        self.is_local_ended = False
+        self.is_closed = False
+        self.unsent: deque[memoryview] | None = None
+        self.unsent_bytes = 0
+        self.last_frame: bytes | None = None
+        self.length_left: int | None = None
 
     @property
     def has_sendable(self) -> bool:
@@ -65,10 +64,7 @@ class Stream:
         return self.unsent is not None and self.send_window > 0
 
 
-S = TypeVar("S", bound=Stream)
-
-
-class Outgoing(Generic[S]):
+class Outgoing:
     """The sending half of a connection.
 
     Attributes:
@@ -81,7 +77,9 @@ class Outgoing(Generic[S]):
         pending_bytes: bytes in the queue.
     """
 
-    def __init__(self, on_ended: Callable[[S], None], on_writable: Callable[[S], None]) -> None:
+    def __init__(
+        self, on_ended: Callable[[Stream], None], on_writable: Callable[[Any], None]
+    ) -> None:
         """Start with an empty queue.
 
         Args:
@@ -91,7 +89,7 @@ class Outgoing(Generic[S]):
         self._on_ended = on_ended
         self._on_writable = on_writable
         self._queue: list[bytes] = []
-        self.ready: dict[int, S] = {}
+        self.ready: dict[int, Stream] = {}
         self.window = frames.WINDOW_BYTES
         self.stream_window = frames.WINDOW_BYTES
         self.frame_bytes_max = frames.FRAME_BYTES_MAX
@@ -109,7 +107,7 @@ class Outgoing(Generic[S]):
 
     def release(self) -> None:
         """Forget the callbacks: all streams are closed, and none is called again."""
-        del self._on_ended, self._on_writable
+        self._on_ended = self._on_writable = _no_stream
 
     def put(self, frame: bytes) -> None:
         """Queue a frame that needs no window."""
@@ -118,7 +116,7 @@ class Outgoing(Generic[S]):
 
     # Streams
 
-    def put_headers(self, stream: S, frame: HeaderFrame, *, ends: bool = False) -> None:
+    def put_headers(self, stream: Stream, frame: HeaderFrame, *, ends: bool = False) -> None:
         """Queue the fields of a response, or its trailers, which wait behind its data.
 
         Ignored if the stream has ended.
@@ -134,7 +132,7 @@ class Outgoing(Generic[S]):
         if ends:
             self._on_ended(stream)
 
-    def put_data(self, stream: S, data: bytes) -> None:
+    def put_data(self, stream: Stream, data: bytes) -> None:
         """Queue data, or let it wait. Ignored if the stream has ended."""
         if stream.is_closed or stream.is_local_ended or not data:
             return
@@ -153,7 +151,7 @@ class Outgoing(Generic[S]):
         if stream.has_sendable:
             self.ready[stream.id] = stream
 
-    def takes_at_once(self, stream: S, size: int) -> bool:
+    def takes_at_once(self, stream: Stream, size: int) -> bool:
         """Return whether `size` bytes of data, in any number of frames, would not wait."""
         return (
             stream.unsent is None
@@ -164,7 +162,7 @@ class Outgoing(Generic[S]):
         )
 
     def put_reply(
-        self, stream: S, head: HeaderFrame, prefix: bytes, data: bytes, trailers: HeaderFrame
+        self, stream: Stream, head: HeaderFrame, prefix: bytes, data: bytes, trailers: HeaderFrame
     ) -> None:
         """Queue fields, data after its prefix, and trailers at once: most calls end so."""
         size = len(prefix) + len(data)
@@ -185,7 +183,7 @@ class Outgoing(Generic[S]):
         stream.is_local_ended = True
         self._on_ended(stream)
 
-    def forget(self, stream: S) -> None:
+    def forget(self, stream: Stream) -> None:
         """Drop the data of a closed stream that waits."""
         self.unsent_bytes -= stream.unsent_bytes
         stream.unsent = stream.last_frame = None
@@ -205,7 +203,7 @@ class Outgoing(Generic[S]):
             raise _too_large("connection")
         self.resume()
 
-    def open_stream_window(self, stream: S, size: int) -> None:
+    def open_stream_window(self, stream: Stream, size: int) -> None:
         """Let a stream send more.
 
         Raises:
@@ -218,7 +216,7 @@ class Outgoing(Generic[S]):
             self.ready[stream.id] = stream
             self.resume()
 
-    def apply_setting(self, number: int, value: int, streams: Iterable[S]) -> None:
+    def apply_setting(self, number: int, value: int, streams: Iterable[Stream]) -> None:
         """Apply a setting of the peer; `streams` are the open ones.
 
         The size of the peer's dynamic table is ignored: responses do not use it.
@@ -265,7 +263,7 @@ class Outgoing(Generic[S]):
             elif stream.send_window > 0:
                 self.ready[number] = stream
 
-    def _send_turn(self, stream: S) -> None:
+    def _send_turn(self, stream: Stream) -> None:
         """Frame the next data of a stream."""
         unsent = stream.unsent
         left = TURN_BYTES
@@ -285,7 +283,7 @@ class Outgoing(Generic[S]):
         if not unsent:
             stream.unsent = None
 
-    def _finish(self, stream: S) -> None:
+    def _finish(self, stream: Stream) -> None:
         """Queue the trailers of a stream whose data is framed, or report that it is writable."""
         if stream.last_frame is not None:
             self.put(stream.last_frame)
@@ -294,7 +292,7 @@ class Outgoing(Generic[S]):
         else:
             self._on_writable(stream)
 
-    def _has_room(self, stream: S, size: int) -> bool:
+    def _has_room(self, stream: Stream, size: int) -> bool:
         """Return whether one frame with `size` bytes of data may be queued."""
         return (
             size <= stream.send_window
@@ -304,11 +302,15 @@ class Outgoing(Generic[S]):
             and not self.is_paused
         )
 
-    def _put_frame(self, stream: S, data: bytes | memoryview, size: int) -> None:
+    def _put_frame(self, stream: Stream, data: bytes | memoryview, size: int) -> None:
         stream.send_window -= size
         self.window -= size
         head = (size << 16 | _DATA_AND_FLAGS).to_bytes(5, "big")
         self.put(b"".join((head, stream.id.to_bytes(_ID_BYTES, "big"), data)))
+
+
+def _no_stream(_: Stream) -> None:
+    raise AssertionError("all streams are closed")
 
 
 def _too_large(what: str) -> Http2Error:

@@ -140,25 +140,9 @@ class PlainSend:
         message: the parts of the request.
         shape: what the rest of it means.
         target: the destination.
-        queue: the queue of the target.
-        constant, properties: of a `LocalSend` only; see there.
     """
 
-    __slots__ = (
-        "call",
-        "constant",
-        "data",
-        "language",
-        "message",
-        "properties",
-        "queue",
-        "sends",
-        "shape",
-        "target",
-    )
-
-    constant: str
-    properties: bytes
+    __slots__ = ("call", "data", "language", "message", "sends", "shape", "target")
 
     def __init__(
         self, sends: PlainSends, call: Call, data: bytes, message: PlainRequest, shape: Shape,
@@ -170,16 +154,12 @@ class PlainSend:
         self.message = message
         self.shape = shape
         self.target = target
-        self.queue = target.queue
         self.language = language
 
     def on_stored(self, queue_offset: int) -> None:
         """Answer that the message is stored. The broker uses the message id as transaction id."""
-        self.reply_stored(self.message.message_id, queue_offset)
-
-    def reply_stored(self, transaction_id: bytes, queue_offset: int) -> None:
-        """Answer that the message is stored."""
-        self._reply(stored_response(self.message.message_id, transaction_id, queue_offset), Code.OK)
+        message_id = self.message.message_id
+        self.reply(stored_response(message_id, message_id, queue_offset), Code.OK)
 
     def on_declined(self) -> None:
         """Send the message in a frame."""
@@ -194,24 +174,29 @@ class PlainSend:
             return
         code = entry.status.code
         response = v2.SendMessageResponse(status=status(code), entries=[entry])
-        self._reply(response.SerializeToString(), code)
+        self.reply(response.SerializeToString(), code)
 
     def _on_refused(self, error: KourouError) -> None:
-        self.sends.brokers.on_failure(self.queue.topic, self.queue.broker_name, error)
+        self._note_failure(error)
         if not is_not_served(error):
             self._fail(error)
         elif self.call.is_active:
             self.sends.in_general(self.call, self.data)
 
     def on_failure(self, error: TransportError) -> None:
-        self.sends.brokers.on_failure(self.queue.topic, self.queue.broker_name, error)
+        self._note_failure(error)
         self._fail(error)  # the broker may have stored the message
+
+    def _note_failure(self, error: KourouError) -> None:
+        queue = self.target.queue
+        self.sends.brokers.on_failure(queue.topic, queue.broker_name, error)
 
     def _fail(self, error: Exception) -> None:
         response = v2.SendMessageResponse(status=self.sends.failure(error))
-        self._reply(response.SerializeToString(), response.status.code)
+        self.reply(response.SerializeToString(), response.status.code)
 
-    def _reply(self, response: bytes, code: int) -> None:
+    def reply(self, response: bytes, code: int) -> None:
+        """Answer the call, and count it with the code of the response."""
         self.call.reply(response)
         self.sends.counts.add(METHOD, self.language, code)
 
@@ -305,8 +290,7 @@ class PlainSends:
         target = plan.targets[turn if group_hash is None else consistent_hash(group_hash, count)]
         send = PlainSend(self, call, data, plain, shape, target, language)
         if target.local is not None:
-            send.constant, send.properties = shape.constant, shape.text.of(plain)
-            target.local.put(send)
+            target.local.put(send, target.queue, plain, shape.text.of(plain), shape.constant)
         elif not self._send_frame(send):
             return False
         self._turns.take()  # only now: the general path takes this turn otherwise
@@ -323,7 +307,7 @@ class PlainSends:
         if not connection.register_pending(pending, send.call.connection.read_at_s + TIMEOUT_S):
             return False
         frame = target.frames.frame(
-            send.queue.queue_id, message.born_at_ms, 0, send.shape.json.of(message),
+            target.queue.queue_id, message.born_at_ms, 0, send.shape.json.of(message),
             pending.opaque, message.body,
         )  # fmt: skip
         if frame is None:
@@ -385,9 +369,10 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
             or not (offset.isascii() and offset.isdigit() and len(offset) <= _OFFSET_DIGITS_MAX)
         ):
             break
-        transaction_id = fields.transactionId.encode()
+        send, transaction_id = pending.send, fields.transactionId.encode()
+        response = stored_response(send.message.message_id, transaction_id, int(offset))
         waiting.pop(opaque).tick.pop(opaque, None)
-        pending.send.reply_stored(transaction_id, int(offset))
+        send.reply(response, Code.OK)
         at = next_at
     return at
 
