@@ -6,7 +6,7 @@ from kourou.http2.connection import Http2Connection
 from kourou.http2.frames import header_frame
 from kourou.http2.headers import RequestHead, encode_response
 from kourou.http2.limits import Http2Limits
-from kourou.http2.outgoing import Stream
+from kourou.http2.streams import Stream
 from tests.http2.peer import Frame, Peer
 
 HEAD = header_frame(encode_response({"content-type": "application/grpc"}, 200), ends=False)

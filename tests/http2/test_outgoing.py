@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from kourou.http2 import frames
 from kourou.http2.frames import Setting
-from kourou.http2.outgoing import PENDING_BYTES_MAX, Stream
+from kourou.http2.outgoing import PENDING_BYTES_MAX
+from kourou.http2.streams import Stream
 from tests.http2.echo_handler import END, HEAD, Rig
 from tests.http2.peer import body, frame, of_kind, settings, trailers
 

@@ -1,7 +1,8 @@
 # C types of calls, for compiled wheels: see hatch_build.py.
 
 cimport cython
-from kourou.http2.outgoing cimport Outgoing, Stream
+from kourou.http2.outgoing cimport Outgoing
+from kourou.http2.streams cimport Stream
 
 cdef class Call(Stream):
     cdef public object connection, head, method, deadline_s, timeout_s

@@ -35,8 +35,9 @@ from kourou.http2.grpc_messages import (
 )
 from kourou.http2.headers import RequestHead, encode_response
 from kourou.http2.limits import GrpcLimits
-from kourou.http2.outgoing import Outgoing, Stream
+from kourou.http2.outgoing import Outgoing
 from kourou.http2.request_memory import RequestMemory
+from kourou.http2.streams import Stream
 from kourou.remoting.network import Address
 
 _CONTENT_TYPE: Final = b"application/grpc"

@@ -2,7 +2,8 @@
 
 cimport cython
 from kourou.http2.headers cimport HeaderDecoder
-from kourou.http2.outgoing cimport Outgoing, Stream
+from kourou.http2.outgoing cimport Outgoing
+from kourou.http2.streams cimport Stream
 
 cdef long long DATA, END_HEADERS, END_STREAM, FRAME_BYTES_MAX, HEADERS, HEAD_BYTES, ID_MASK
 cdef long long PADDED, PRIORITY_FLAG

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, cast
 
 from kourou.errors import Http2Error, Http2StreamError, MalformedHeaderError
 from kourou.http2 import frames
@@ -38,9 +38,10 @@ from kourou.http2.frames import (
     ErrorCode,
     Setting,
 )
-from kourou.http2.headers import Field, HeaderDecoder, RequestHead, are_trailers, request_head
+from kourou.http2.headers import Field, HeaderDecoder, are_trailers, request_head
 from kourou.http2.limits import Http2Limits
-from kourou.http2.outgoing import Outgoing, Stream
+from kourou.http2.outgoing import Outgoing
+from kourou.http2.streams import Stream, StreamHandler
 
 _PRIORITY_BYTES: Final = 5
 _RESET_REMEMBERED_MAX: Final = 4096
@@ -48,28 +49,6 @@ _RESET_REMEMBERED_MAX: Final = 4096
 _REASON_BYTES_MAX: Final = 200
 _STREAMS_PER_CHARGE: Final = 64
 """Streams that a change of the window's size may touch at the cost of one cheap frame."""
-
-
-S = TypeVar("S", bound=Stream)
-
-
-class StreamHandler(Protocol[S]):
-    """Creates streams and handles their events, within `Http2Connection.receive`."""
-
-    def create_stream(self, stream_id: int, send_window: int, receive_window: int) -> S:
-        """Return the object for a new stream; see `Stream`."""
-
-    def on_request(self, stream: S, head: RequestHead) -> None:
-        """Handle the fields of a new stream. If it ends with them, `on_data` is called next."""
-
-    def on_data(self, stream: S, data: bytes) -> None:
-        """Handle data; it is the last if `stream.is_remote_ended`, and may then be empty."""
-
-    def on_reset(self, stream: S) -> None:
-        """Handle that a stream is over because of its client or of an error in its frames."""
-
-    def on_writable(self, stream: S) -> None:
-        """Handle that none of the stream's data waits any more."""
 
 
 class Http2Connection:
@@ -86,7 +65,7 @@ class Http2Connection:
     """
 
     def __init__(
-        self, limits: Http2Limits, handler: StreamHandler[S], now_s: Callable[[], float]
+        self, limits: Http2Limits, handler: StreamHandler[Any], now_s: Callable[[], float]
     ) -> None:
         """Start a connection and queue the server's settings.
 

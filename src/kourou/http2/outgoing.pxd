@@ -1,13 +1,9 @@
-# C types of streams and of what is sent on them, for compiled wheels: see hatch_build.py.
+# C types of what is sent on streams, for compiled wheels: see hatch_build.py.
 
 cimport cython
+from kourou.http2.streams cimport Stream
 
 cdef long long _DATA_AND_FLAGS, _ID_BYTES
-
-cdef class Stream:
-    cdef public long long id, send_window, receive_window, unsent_bytes
-    cdef public bint is_remote_ended, is_local_ended, is_closed
-    cdef public object unsent, last_frame, length_left
 
 cdef class Outgoing:
     cdef object _on_ended, _on_writable

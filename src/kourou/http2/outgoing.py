@@ -20,6 +20,7 @@ from typing import Any, Final
 from kourou.errors import Http2Error, Http2StreamError
 from kourou.http2 import frames
 from kourou.http2.frames import ErrorCode, HeaderFrame, Setting
+from kourou.http2.streams import Stream
 
 PENDING_BYTES_MAX: Final = 1024 * 1024
 """Bytes in the queue above which no data is added."""
@@ -28,40 +29,6 @@ TURN_BYTES: Final = 64 * 1024
 
 _DATA_AND_FLAGS: Final = frames.DATA << 8
 _ID_BYTES: Final = 4
-
-
-class Stream:
-    """One stream, from its HEADERS until both sides have ended it.
-
-    Attributes:
-        id: its number.
-        send_window: bytes of data that the peer accepts.
-        receive_window: bytes of data that the peer may send.
-        is_remote_ended: the peer sends nothing more.
-        is_local_ended: nothing more can be sent, though data may still wait.
-        is_closed: the stream is over.
-        unsent: data that waits; None: none.
-        unsent_bytes: its size.
-        last_frame: the trailers that wait behind it.
-        length_left: bytes of the announced length that have not arrived; None: not announced.
-    """
-
-    def __init__(self, stream_id: int, send_window: int, receive_window: int) -> None:
-        self.id = stream_id
-        self.send_window = send_window
-        self.receive_window = receive_window
-        self.is_remote_ended = False
-        self.is_local_ended = False
-        self.is_closed = False
-        self.unsent: deque[memoryview] | None = None
-        self.unsent_bytes = 0
-        self.last_frame: bytes | None = None
-        self.length_left: int | None = None
-
-    @property
-    def has_sendable(self) -> bool:
-        """Whether data waits, and not for the window of the stream itself."""
-        return self.unsent is not None and self.send_window > 0
 
 
 class Outgoing:
