@@ -85,8 +85,7 @@ class Http2Connection:
         self._newest_id = 0
         self._newest_served_id = 0
         self._opened = 0
-        self.is_draining = False
-        self.has_more = self.is_held_new = False
+        self.is_draining = self.has_more = self.is_held_new = False
         self._work_left = self._uncharged = 0
         self._held = b""
         self._is_preface_due = self._is_settings_due = True
@@ -502,9 +501,7 @@ class Http2Connection:
         self._charge("GOAWAY frames")
 
     def _on_push_promise(self, stream_id: int, _: int, payload: bytes) -> None:  # noqa: ARG002
-        raise Http2Error(
-            ErrorCode.PROTOCOL_ERROR, f"PUSH_PROMISE of a client in stream {stream_id}"
-        )
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"PUSH_PROMISE in stream {stream_id}")
 
     def _on_unknown(self, stream_id: int, _: int, payload: bytes) -> None:  # noqa: ARG002
         """Ignore a frame of an unknown type (RFC 9113, 5.5)."""
