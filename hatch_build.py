@@ -1,9 +1,9 @@
-"""Build hook that compiles the modules with typed functions, for a wheel of one platform.
+"""Build hook that compiles the modules with C types, for a wheel of one platform.
 
     HATCH_BUILD_HOOKS_ENABLE=1 pip install .
 
-It runs only when asked: the usual wheel is pure Python and serves every platform. A module with
-typed functions is a usual module, `headers.py`, and beside it the C types of its functions,
+It runs only when asked: the usual wheel is pure Python and serves every platform. A compiled module
+is a usual module, `headers.py`, and beside it the C types of its functions and classes,
 `headers.pxd`: Cython compiles both to an extension module that Python prefers to the source. The
 objects are made in a temporary directory and go into the wheel only. So no compiled module ever
 hides an edited source in this tree, and the source is what tests and tracebacks show.
@@ -50,7 +50,7 @@ class CompiledModules(BuildHookInterface[Any]):
 
 
 def compile_modules(source: Path, objects: Path) -> Path:
-    """Compile the modules below `source` with typed functions; return the directory of packages.
+    """Compile the modules below `source` with C types; return the directory of packages.
 
     Raises:
         SystemExit: there is no C compiler, or it failed.

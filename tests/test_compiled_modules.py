@@ -136,7 +136,7 @@ def printed(function: Callable[[], None], **environ: str) -> list[str]:
     return said.stdout.splitlines()
 
 
-def test_each_module_with_typed_functions_is_compared() -> None:
+def test_each_module_with_c_types_is_compared() -> None:
     assert sorted({*PARITY, *CONNECTION}) == TYPED
 
 
