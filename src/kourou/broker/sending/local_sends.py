@@ -25,7 +25,7 @@ from kourou.broker.sending.plain_shapes import SendShape, Shapes, send_shape
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.queue import MessageQueue
-from kourou.protocol.codes import RequestCode
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.record.encode import SEALED_BYTES, encode_plain
 from kourou.protocol.record.layout import SEAL_BYTES, TOPIC_SIZE_V1_MAX
@@ -204,8 +204,13 @@ class LocalSends:
         puts = len(waiting)
         size = sum([len(one[2].body) + len(one[3]) for one in waiting]) + puts * self._more_bytes
         declined = waiting
-        if self._commit.has_room(self, size, puts):
-            declined = self._append(waiting)
+        try:
+            if self._commit.has_room(self, size, puts):
+                declined = self._append(waiting)
+        except Exception:  # the senders must be answered, and the event loop must continue
+            log.exception("local_sends.failed messages=%d", puts)
+            self._fail(waiting)
+            return
         self.declined += len(declined)
         for send, *_ in declined:
             try:
@@ -213,8 +218,20 @@ class LocalSends:
             except Exception:  # a failure for one sender must not affect the others
                 log.exception("local_send.failed")
 
+    def _fail(self, waiting: list[_Waiting]) -> None:
+        """Answer that the messages are not stored; some of them may be."""
+        for send, *_ in waiting:
+            failed = self.answers.build(_request(), ResponseCode.SYSTEM_ERROR, "internal error")
+            try:
+                send.on_answer(failed)
+            except Exception:  # a failure for one sender must not affect the others
+                log.exception("local_send.failed")
+
     def _append(self, waiting: list[_Waiting]) -> list[_Waiting]:
-        """Append the messages; return those that this path does not accept."""
+        """Append the messages; return those that are declined.
+
+        So are those behind a declined one of the same queue, so that they keep their order.
+        """
         config = self._live.current
         if self._cache.is_outdated(config):
             self._reset(config)
@@ -223,14 +240,17 @@ class LocalSends:
         if run is None:
             return waiting
         accepted, began_at = _Accepted(self, self._peer, now_ms), run.position
-        declined = []
+        declined: list[_Waiting] = []
+        declined_queues: set[MessageQueue] = set()
         for one in waiting:
             try:
-                is_accepted = self._append_one(one, run, accepted)
+                is_behind = bool(declined_queues) and one[1] in declined_queues
+                is_accepted = not is_behind and self._append_one(one, run, accepted)
             except Exception:  # a failure for one message must not affect the others
                 log.exception("local_send.failed queue=%s", one[1])
                 is_accepted = False
             if not is_accepted:
+                declined_queues.add(one[1])
                 declined.append(one)
         if puts := len(accepted.records):
             self._writer.end_run(run)
