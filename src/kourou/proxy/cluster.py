@@ -2,7 +2,8 @@
 
 In local mode the broker of the process is reached without a socket
 (`kourou.remoting.loopback`); the requests are the same, but plain sends need none
-(`Cluster.local_sends`). Sends of all clients share connections. A consumer has connections of its own, because brokers know members of a group by their connections.
+(`Cluster.local_sends`). Sends of all clients share connections. A consumer has connections of its
+own, because brokers know members of a group by their connections.
 
 In cluster mode any broker may fail: its queues are avoided by sends for some seconds, and routes
 are looked up again while they are in use. What a broker with replicas did not serve waits, for
