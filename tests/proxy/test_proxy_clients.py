@@ -10,7 +10,7 @@ import pytest
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.model.group import SubscriptionGroup
 from kourou.proxy.client_calls import COMMANDS_MAX, UNKNOWN_TOPICS_MAX
-from kourou.proxy.clients import CLIENT_EXPIRY_S
+from kourou.proxy.clients import CLIENT_EXPIRY_S, SETTINGS_WAIT_S
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.v2 import ClientType, Code
 from kourou.proxy.server import STOP_S
@@ -55,6 +55,34 @@ def test_heartbeat_without_settings_is_refused() -> None:
         stranger = await rig.connect("stranger")
         status = await stranger.heartbeat(PUSH)
         assert status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+
+    with_rig(test)
+
+
+@pytest.mark.usefixtures("each_mode")
+def test_a_receive_that_arrives_before_the_settings_waits_for_them() -> None:
+    async def test(rig: Rig) -> None:
+        consumer = await rig.connect("consumer@1")
+        consumer.group = GROUP
+        early = [consumer.receiving(invisible_ms=60_000) for _ in range(2)]
+        await asyncio.sleep(SETTINGS_WAIT_S / 2)
+        await consumer.settle(consumer_settings(PUSH, GROUP, TOPIC))
+        for call in early:
+            answers = await call.rest()
+            assert answers[0].status.code == Code.MESSAGE_NOT_FOUND
+
+    with_rig(test)
+
+
+def test_a_receive_without_settings_is_refused_after_a_short_wait() -> None:
+    async def test(rig: Rig) -> None:
+        stranger = await rig.connect("stranger")
+        stranger.group = GROUP
+        began_ms = rig.now_ms()
+        answers = await stranger.receiving(invisible_ms=60_000).rest()
+        assert answers[0].status.code == Code.INTERNAL_SERVER_ERROR
+        assert "has sent no settings" in answers[0].status.message
+        assert SETTINGS_WAIT_S * 1000 <= rig.now_ms() - began_ms < 1_000
 
     with_rig(test)
 

@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 
 CLIENT_EXPIRY_S: Final = 120.0
 """Seconds without a call after which a client is forgotten."""
+SETTINGS_WAIT_S: Final = 0.5
+"""Wait of a receive for the client's first settings: Java refuses it at once."""
 CLIENT_LOST_S: Final = 15.0
 """Seconds without a call and a stream after which the messages that a client holds are released.
 Clients open a lost stream again within 5 s, and send heartbeats every 10 s."""
@@ -287,6 +289,7 @@ class ClientTable:
 
     def __init__(self) -> None:
         self._by_id: dict[str, ProxyClient] = {}
+        self._awaited: dict[str, asyncio.Event] = {}
 
     def __iter__(self) -> Iterator[ProxyClient]:
         return iter(list(self._by_id.values()))
@@ -316,6 +319,25 @@ class ClientTable:
     def put(self, client: ProxyClient) -> None:
         """Add a client."""
         self._by_id[client.id] = client
+        if (awaited := self._awaited.pop(client.id, None)) is not None:
+            awaited.set()
+
+    async def await_settings(self, client_id: str) -> None:
+        """Wait until a client is known, for `SETTINGS_WAIT_S` at most.
+
+        The official client of Python begins to receive when it has written its first settings, and
+        a receive may arrive before them: they take different ways, and settings have a task.
+        """
+        if client_id in self._by_id or not client_id:
+            return
+        known = self._awaited.setdefault(client_id, asyncio.Event())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTINGS_WAIT_S):
+                    await known.wait()
+        finally:
+            if self._awaited.get(client_id) is known:
+                del self._awaited[client_id]
 
     def remove(self, client: ProxyClient) -> None:
         """Remove the client, unless another one has its id by now."""

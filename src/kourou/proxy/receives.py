@@ -92,6 +92,7 @@ class Receives:
         """Answer with a status, the messages and the time of the delivery; return the code."""
         stream = ReceiveCall(call)
         try:
+            await self._clients.await_settings(context.client_id)
             client = required_client(self._clients, context)
             result, group = await self._pop(stream, context, client, asked)
         except (KourouError, ValueError) as error:
