@@ -52,9 +52,7 @@ class Rig:
     def __init__(self, limits: Http2Limits | None = None, *, echoes: bool = True) -> None:
         self.now_s = 0.0
         self.handler = EchoHandler(echoes=echoes)
-        self.connection: Http2Connection = Http2Connection(
-            limits or Http2Limits(), self.handler, lambda: self.now_s
-        )
+        self.connection = Http2Connection(limits or Http2Limits(), self.handler, lambda: self.now_s)
         self.handler.connection = self.connection
         self.peer = Peer()
 
