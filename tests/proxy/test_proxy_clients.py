@@ -74,6 +74,25 @@ def test_a_receive_that_arrives_before_the_settings_waits_for_them() -> None:
     with_rig(test)
 
 
+def test_the_wait_of_a_receive_does_not_depend_on_an_earlier_one() -> None:
+    async def test(rig: Rig) -> None:
+        consumer = await rig.connect("consumer@1")
+        consumer.group = GROUP
+        first = consumer.receiving(invisible_ms=60_000)
+        await asyncio.sleep(SETTINGS_WAIT_S / 2)
+        second = consumer.receiving(invisible_ms=60_000)
+        assert (await first.rest())[0].status.code == Code.INTERNAL_SERVER_ERROR
+        producer = await rig.producer()
+        await producer.send()
+        await consumer.settle(consumer_settings(PUSH, GROUP, TOPIC))
+        settled_ms = rig.now_ms()
+        await producer.send()
+        assert len(await second.rest()) > 1
+        assert rig.now_ms() - settled_ms < SETTINGS_WAIT_S * 1000 / 4
+
+    with_rig(test)
+
+
 def test_a_receive_without_settings_is_refused_after_a_short_wait() -> None:
     async def test(rig: Rig) -> None:
         stranger = await rig.connect("stranger")

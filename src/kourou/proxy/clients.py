@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
+from weakref import WeakValueDictionary
 
 from google.protobuf.json_format import MessageToJson, SerializeToJsonError
 
@@ -289,7 +290,8 @@ class ClientTable:
 
     def __init__(self) -> None:
         self._by_id: dict[str, ProxyClient] = {}
-        self._awaited: dict[str, asyncio.Event] = {}
+        # Events of clients that calls wait for, as long as one does.
+        self._awaited: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
     def __iter__(self) -> Iterator[ProxyClient]:
         return iter(list(self._by_id.values()))
@@ -331,13 +333,9 @@ class ClientTable:
         if client_id in self._by_id or not client_id:
             return
         known = self._awaited.setdefault(client_id, asyncio.Event())
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SETTINGS_WAIT_S):
-                    await known.wait()
-        finally:
-            if self._awaited.get(client_id) is known:
-                del self._awaited[client_id]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTINGS_WAIT_S):
+                await known.wait()
 
     def remove(self, client: ProxyClient) -> None:
         """Remove the client, unless another one has its id by now."""
