@@ -35,7 +35,7 @@ from kourou.remoting.connection import FastPath
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.loopback import LoopbackNetwork
-from kourou.remoting.network import Address, parse_address
+from kourou.remoting.network import Address, format_address
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.tls import TlsClientConfig
@@ -117,8 +117,12 @@ class Cluster:
             tls: of connections to name servers and brokers; None: plain.
         """
         self._runtime = runtime
-        self._local = local or {}
-        self._local_sends: dict[str, LocalSends | None] = {}
+        brokers = local or {}
+        self._servers = {at: broker.create_connection for at, broker in brokers.items()}
+        self._local_sends = {
+            format_address(at): broker.create_local_sends(_PROXY, at)
+            for at, broker in brokers.items()
+        }
         self._tls = tls
         self.is_local = local is not None
         self.pool = self.create_pool(_PROXY, {}, complete_stored)
@@ -153,8 +157,7 @@ class Cluster:
             handlers: serve requests of brokers, by code.
             fast_path: handles the answers that it recognizes.
         """
-        servers = {address: broker.create_connection for address, broker in self._local.items()}
-        network = LoopbackNetwork(self._runtime.network, servers, client)
+        network = LoopbackNetwork(self._runtime.network, self._servers, client)
         runtime = replace(self._runtime, network=network)
         return ConnectionPool(
             runtime, handlers, ConnectionLimits(), tls=self._tls, fast_path=fast_path
@@ -165,13 +168,7 @@ class Cluster:
 
         None: the broker is another process, or its messages must take a connection.
         """
-        if address not in self._local_sends:
-            at = parse_address(address)
-            broker = self._local.get(at)
-            if broker is None:
-                return None
-            self._local_sends[address] = broker.create_local_sends(_PROXY, at)
-        return self._local_sends[address]
+        return self._local_sends.get(address)
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the present route of a topic, or the known one while no name server answers.
