@@ -7,7 +7,7 @@ import json
 from typing import Any, Final
 
 from kourou.model.group import SubscriptionGroup
-from kourou.model.properties import encode_properties
+from kourou.model.properties import VARYING, encode_properties
 from kourou.model.route import BrokerData, QueueData, TopicRoute
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.hashing import java_string_hash
@@ -18,7 +18,7 @@ from kourou.proxy.convert import received_message, sent_message, type_of
 from kourou.proxy.metadata import read_authorization
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import methods, parse
-from kourou.proxy.plain_requests import NOT_CONSTANT, Shapes, read_plain
+from kourou.proxy.plain_requests import Shapes, read_plain
 from kourou.proxy.queue_choice import ordering_key
 from kourou.proxy.receipts import read_handle
 from kourou.proxy.routes import message_queues, route_endpoints
@@ -86,7 +86,7 @@ def plain_send(data: bytes) -> None:
     sent = sent_message(message, "10.0.0.9", _NOW_MS)
     text = encode_properties(sent.properties).decode()
     assert json.loads(shape.json.of(plain)) == shape.text.of(plain).decode() == text
-    constant = {k: v for k, v in sent.properties.items() if k not in NOT_CONSTANT}
+    constant = {k: v for k, v in sent.properties.items() if k not in VARYING}
     assert shape.constant == encode_properties(constant).decode()
     assert (shape.topic, plain.body, plain.born_at_ms) == (sent.topic, sent.body, sent.born_at_ms)
     assert type_of(sent.properties) == shape.type

@@ -125,6 +125,9 @@ DELIVERY_PROPERTIES: Final = (
 """Properties that describe one delivery of a message. They are removed from a copy that is
 delivered again, in a retry or a redrive."""
 
+VARYING: Final = frozenset({UNIQ_KEY, KEYS, BORN_TIMESTAMP})
+"""Properties that differ from message to message; a producer's others are mostly the same."""
+
 RESERVED: Final = frozenset(
     {
         KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QID, TRAN_MSG, PGROUP, MIN_OFFSET,

@@ -76,8 +76,6 @@ _SHAPE_BYTES_MAX: Final = 2048
 _ID_MARKER: Final = "7kourouid7"
 _KEYS_MARKER: Final = "7kouroukeys7"
 _BORN_MARKER_MS: Final = 191_919_191_919
-NOT_CONSTANT: Final = frozenset({names.UNIQ_KEY, names.KEYS, names.BORN_TIMESTAMP})
-"""Properties that differ from message to message."""
 
 
 class PlainRequest(NamedTuple):
@@ -107,7 +105,7 @@ class Shape(NamedTuple):
         topic: the destination.
         type: NORMAL or FIFO.
         group_hash: of the message group; None without one.
-        constant: the message's properties without born time, keys and id.
+        constant: the message's properties without those of `VARYING`: born time, keys and id.
         text: the properties, with format specifiers for what is missing in `constant`.
         json: the same as a JSON string.
     """
@@ -328,7 +326,7 @@ class Shapes:
         if not all((*text, *json)):
             return None
         constant = {
-            name: value for name, value in bare.properties.items() if name not in NOT_CONSTANT
+            name: value for name, value in bare.properties.items() if name not in names.VARYING
         }
         group_hash = java_string_hash(group) if group else None
         return Shape(bare.topic, kind, group_hash, encode_properties(constant).decode(), text, json)

@@ -92,8 +92,7 @@ def sending(
     properties = {names.BORN_TIMESTAMP: "1732890000123", names.TAGS: "TagA"}
     unique_id = f"01{number:032X}"
     properties |= more | {names.UNIQ_KEY: unique_id, "PGROUP": topic}
-    cut_out = {names.BORN_TIMESTAMP, names.UNIQ_KEY, names.KEYS}
-    constant = {name: value for name, value in properties.items() if name not in cut_out}
+    constant = {name: value for name, value in properties.items() if name not in names.VARYING}
     parts = Parts(unique_id.encode(), more.get(names.KEYS, "").encode(), 1_732_890_000_123, body)
     queue = MessageQueue(topic, "broker-a", queue_id)
     text = encode_properties(constant).decode()

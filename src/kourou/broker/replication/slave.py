@@ -95,7 +95,7 @@ class ReplicationSlave:
         self._connection: SlaveConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_reason = ""  # of an interruption, as logged; "" once bytes were copied
-        self._is_connection_logged = False  # since an interruption was
+        self._is_connection_logged = False  # after the last logged interruption
         self._replica = replica
         self.confirmed = 0
         self.on_confirmed: Callable[[], None] = lambda: None

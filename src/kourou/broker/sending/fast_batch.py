@@ -119,7 +119,6 @@ class FastBatch:
         self.declined: Counter[str] = Counter()
         self._decline_runs = DeclineRuns(self.declined)
         self._live = context.live_config
-        self._topics = context.topics
         self._writer = context.store.writer
         self._commit = context.commit
         self.stats = context.stats
@@ -279,12 +278,10 @@ class FastBatch:
     ) -> _Target | None:
         """Return the batch's destination; None if the general path must serve it."""
         cache = self._cache
-        topic = cache.topics.get(fields.b)
-        if topic is None or self._topics.get(fields.b) is not topic.config:
-            topic = cache.topic(fields.b)
-            if topic is None:
-                return None
-        queue_key = topic.queues.get(fields.e) or topic.add_queue(fields.e)
+        topic = cache.valid_topic(fields.b)
+        if topic is None:
+            return None
+        queue_key = topic.queue(fields.e)
         queue = None if queue_key is None else run.queues.get(queue_key[1])
         sys_flag = cache.sys_flags.get(fields.f)
         if sys_flag is None:

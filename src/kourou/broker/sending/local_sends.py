@@ -1,7 +1,7 @@
 """Fast path of sends from this process: those of the gRPC proxy in local mode, without frames.
 
 The proxy has read the message from a request of its own. A frame of SEND_MESSAGE_V2, its header in
-JSON and the answer to it would only be written and read again, which takes a third of such a send.
+JSON and the answer to it would only be written and read again, a quarter of the CPU of such a send.
 What is stored, counted and answered is the same; `tests/broker/sending/test_local_sends.py`
 compares the two.
 
@@ -192,7 +192,7 @@ class LocalSends:
             queue: the destination, at this broker.
             message: what differs from message to message.
             properties: the property text, which ends with its last pair.
-            constant: the same without unique id, keys and the born time of gRPC clients.
+            constant: the same without those of `VARYING`.
         """
         if not self._waiting:
             self._commit.call_before_write(self._serve)
@@ -263,9 +263,9 @@ class LocalSends:
         """Append one message; return False if it is not accepted. If it fails, nothing is done."""
         send, destination, message, properties, constant = waiting
         cache, name, body = self._cache, destination.topic, message.body
-        topic, queue_text = cache.valid_topic(name), str(destination.queue_id)
-        known = None if topic is None else topic.queues.get(queue_text)
-        if topic is None or not (known := known or topic.add_queue(queue_text)):
+        topic = cache.valid_topic(name)
+        known = None if topic is None else topic.queue(str(destination.queue_id))
+        if topic is None or known is None:
             return False
         queue_id, key = known
         queue, shape = run.queues.get(key), self._shapes[constant]

@@ -85,6 +85,10 @@ class CachedTopic:
         target = self.halves[queue_id] = half_target(self.config, queue_id)
         return target
 
+    def queue(self, text: str) -> tuple[int, tuple[bytes, int]] | None:
+        """Return the cached queue with that id, else as `add_queue`."""
+        return self.queues.get(text) or self.add_queue(text)
+
     def add_queue(self, text: str) -> tuple[int, tuple[bytes, int]] | None:
         """Return the queue with that id; None if it does not exist or the text is not canonical."""
         if not is_number(text, _QUEUE_DIGITS_MAX):

@@ -29,7 +29,6 @@ SHAPE_LENGTH_MAX: Final = 2048
 SendShape = tuple[int, str, str, str]
 """Tag hash, message type, tags or "", and for half messages the group that may end them, else "".
 Shared by all messages whose properties differ only in unique id, keys and born time."""
-_CUT_OUT_OF_SENDS: Final = CUT_OUT | {names.BORN_TIMESTAMP}
 
 TextT = TypeVar("TextT", str, bytes)
 ShapeT = TypeVar("ShapeT")
@@ -72,7 +71,7 @@ def send_shape(rest: str, *, takes_halves: bool) -> SendShape | None:
     verdict = judge_message(properties)
     if (
         encode_properties(properties).decode() != rest
-        or not _CUT_OUT_OF_SENDS.isdisjoint(properties)
+        or not names.VARYING.isdisjoint(properties)
         or not verdict.is_unchanged
         or not verdict.waits_for_sync
     ):
