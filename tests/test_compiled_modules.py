@@ -13,13 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+from unittest import mock
 
 import pytest
 
 from bench import compiled_install
 from kourou.errors import KourouError
+from kourou.protocol.codes import LanguageCode
 from tests.fuzz import http2_bytes, proxy_calls
 from tests.fuzz.mutate import mutate
+from tests.proxy.test_convert import MESSAGE
+from tests.proxy.test_plain_messages import record
 
 SOURCE: Final = Path(__file__).parents[1] / "src"
 TYPED: Final = sorted(
@@ -27,11 +31,18 @@ TYPED: Final = sorted(
 )
 TESTS: Final = (
     "tests/http2",
-    *(f"tests/proxy/test_plain_{one}.py" for one in ("acks", "receives", "requests", "sends")),
+    *(
+        f"tests/proxy/test_plain_{one}.py"
+        for one in ("acks", "messages", "receives", "requests", "sends")
+    ),
 )
 """Tests of all functions in compiled modules."""
 CASES: Final = 5_000
 TIMEOUT_S: Final = 300
+PROPERTY_TEXTS: Final = (
+    b"UNIQ_KEY\x017F01\x02TAGS\x01a\x02KEYS\x01k1 k2\x02color\x01red\x02__CRC32#\x010123456789\x02",
+    b"__BORNHOST\x01h\x02BORN_TIMESTAMP\x0117\x02CLUSTER\x01c\x02n\x012\x02__SHARDINGKEY\x01o\x02",
+)
 _COMPILER: Final = (sysconfig.get_config_var("CC") or "cc").split()[0]
 
 pytestmark = [
@@ -54,7 +65,8 @@ def load(path: Path, name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with mock.patch.dict(sys.modules, {name: module}):  # its classes look for their module there
+        spec.loader.exec_module(module)
     return module
 
 
@@ -98,12 +110,26 @@ def plain(module: ModuleType, data: bytes) -> Any:
     return result(module.read_plain, data)
 
 
+def acks(module: ModuleType, data: bytes) -> Any:
+    return result(module.read_ack, data)
+
+
+def deliveries(module: ModuleType, data: bytes) -> list[bytes]:
+    """Return the deliveries of a message with these properties, and of one that was read."""
+    return [
+        module.encode_delivery(record(data), "handle", LanguageCode.GO, 0),
+        module.encode_delivery(MESSAGE, data.hex(), None, 0),
+    ]
+
+
 def random_seeds() -> tuple[bytes, ...]:
     return (bytes(range(1, 250, 3)), b"\x80\xff\xff\xff\x7f" * 3)
 
 
 PARITY: Final[dict[str, tuple[Callable[[ModuleType, bytes], Any], tuple[bytes, ...]]]] = {
     "kourou/http2/headers": (blocks, http2_bytes.header_blocks()),
+    "kourou/proxy/plain_acks": (acks, proxy_calls.requests("AckMessage")),
+    "kourou/proxy/plain_messages": (deliveries, PROPERTY_TEXTS),
     "kourou/proxy/plain_requests": (plain, proxy_calls.requests("SendMessage")),
     "kourou/proxy/varints": (varints, random_seeds()),
 }

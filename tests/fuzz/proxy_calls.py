@@ -18,6 +18,7 @@ from kourou.proxy.convert import received_message, sent_message, type_of
 from kourou.proxy.metadata import read_authorization
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import methods, parse
+from kourou.proxy.plain_messages import encode_delivery
 from kourou.proxy.plain_requests import Shapes, read_plain
 from kourou.proxy.queue_choice import ordering_key
 from kourou.proxy.receipts import read_handle
@@ -142,11 +143,13 @@ def route(data: bytes) -> None:
 
 
 def record(data: bytes) -> None:
-    """Convert stored records for clients of all languages."""
+    """Convert stored records for clients of all languages, as all messages and as plain ones."""
     for number, message in enumerate(decode_messages(data, decompress=False)):
         language = LanguageCode(number % len(LanguageCode))
-        received = received_message(message, None, language, _NOW_MS, _BODY_BYTES_MAX)
-        assert parse(v2.Message, received.SerializeToString()) == received
+        delivery = encode_delivery(message, "handle", language, _NOW_MS, _BODY_BYTES_MAX)
+        received = received_message(message, "handle", language, _NOW_MS, _BODY_BYTES_MAX)
+        response = v2.ReceiveMessageResponse(message=received)
+        assert parse(v2.ReceiveMessageResponse, delivery) == response
 
 
 def authorization(data: bytes) -> None:

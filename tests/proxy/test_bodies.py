@@ -15,7 +15,7 @@ from kourou.model import sysflag
 from kourou.model.properties import PROPERTIES_SIZE_MAX
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.compression import CompressionType, compress
-from kourou.proxy.bodies import INFLATED_BYTES_MAX, encoded_body
+from kourou.proxy.bodies import INFLATED_BYTES_MAX, EncodedBody, encoded_body
 from kourou.proxy.pb.v2 import Encoding
 
 PLAIN = b"body " * 50
@@ -53,9 +53,9 @@ def test_unreadable_bodies_are_decompressed(
         encoded = encoded_body(body, sys_flag, language)
 
         if name in readable:
-            assert encoded == (body, Encoding.GZIP, checksum(body)), name
+            assert encoded == EncodedBody(body, Encoding.GZIP, checksum(body)), name
         else:
-            assert encoded == (PLAIN, Encoding.IDENTITY, checksum(PLAIN)), name
+            assert encoded == EncodedBody(PLAIN, Encoding.IDENTITY, checksum(PLAIN)), name
 
 
 def test_response_with_a_decompressed_body_leaves_its_connection_open() -> None:
@@ -64,7 +64,8 @@ def test_response_with_a_decompressed_body_leaves_its_connection_open() -> None:
 
 def test_plain_bodies_are_sent_as_stored() -> None:
     for body in (b"", PLAIN, gzip.compress(PLAIN, mtime=0)):
-        assert encoded_body(body, 0, None) == (body, Encoding.IDENTITY, checksum(body))
+        plain = EncodedBody(body, Encoding.IDENTITY, checksum(body))
+        assert encoded_body(body, 0, None) == plain
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -72,10 +73,8 @@ def test_bodies_above_the_limit_are_sent_as_stored(name: str) -> None:
     body, sys_flag = STORED[name]
 
     assert encoded_body(body, sys_flag, None, len(PLAIN)).encoding == Encoding.IDENTITY
-    assert encoded_body(body, sys_flag, None, len(PLAIN) - 1) == (
-        body,
-        Encoding.GZIP,
-        checksum(body),
+    assert encoded_body(body, sys_flag, None, len(PLAIN) - 1) == EncodedBody(
+        body, Encoding.GZIP, checksum(body)
     )
 
 
@@ -85,10 +84,8 @@ def test_bodies_above_the_limit_are_sent_as_stored(name: str) -> None:
     ids=["empty", "gzip head", "cut zlib", "cut gzip", "plain"],
 )
 def test_corrupt_bodies_are_sent_as_stored(body: bytes) -> None:
-    assert encoded_body(body, sysflag.COMPRESSED, LanguageCode.RUST) == (
-        body,
-        Encoding.GZIP,
-        checksum(body),
+    assert encoded_body(body, sysflag.COMPRESSED, LanguageCode.RUST) == EncodedBody(
+        body, Encoding.GZIP, checksum(body)
     )
 
 

@@ -367,6 +367,23 @@ _COPIED_SLOTS: Final = tuple(
 """Getter and setter of each slot, before the lazy fields are replaced by properties below."""
 
 
+_get_lazy: Final = tuple(
+    getattr(MessageExt, name).__get__ for name in ("properties", "born_host", "store_host")
+)
+
+
+def raw_parts(message: MessageExt) -> tuple[bytes, tuple[bytes, int, bytes, int]] | None:
+    """Return what the record has of the fields that are decoded on first access.
+
+    Those are the property text, and address and port of the producer and of the broker. None if one
+    of the fields has been read or set.
+    """
+    for get in _get_lazy:
+        if get(message) is not _UNDECODED:
+            return None
+    return message._raw_properties, message._raw_hosts  # noqa: SLF001 - our own
+
+
 def _decode_properties(message: MessageExt) -> dict[str, str]:
     properties = names.decode_properties(message._raw_properties)  # noqa: SLF001 - our own
     properties.pop(names.CRC32, None)  # the store's checksum of the record, not the producer's

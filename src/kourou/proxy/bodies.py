@@ -13,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import zlib
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model import sysflag
@@ -55,7 +57,7 @@ INFLATED_BYTES_MAX: Final = 32 * 1024 * 1024
 much larger ones: the message would end the connection at each delivery."""
 
 
-class EncodedBody(NamedTuple):
+class EncodedBody(msgspec.Struct, frozen=True, gc=False):
     """A body as a client receives it; the checksum is its MD5 in upper-case hexadecimal digits."""
 
     body: bytes

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import Final
 
@@ -21,7 +22,7 @@ from kourou.protocol.popping.receipt_handles import ReceiptHandle
 from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
 from kourou.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
 from kourou.proxy.pb import v2
-from kourou.proxy.receipts import send_back_offset
+from kourou.proxy.receipts import OffsetsByCheckpoint, send_back_offset
 from kourou.proxy.status import error_status, ok
 from kourou.remoting.pool import ConnectionPool
 
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 
 _SPREAD_MAX: Final = 4_096
 _DEAD_LETTER_AT_ONCE: Final = -1
-_CHECKPOINT_FIELDS: Final = ReceiptHandle._fields.index("offset")
-"""Number of a receipt's fields that all messages of its checkpoint share."""
 
 
 class Deliveries:
@@ -66,7 +65,9 @@ class Deliveries:
             return calls_pop.ack_batch(pool, address, broker, acks, timeout_s=REQUEST_TIMEOUT_S)
 
         try:
-            requests = batch_requests(topic, group, receipts) if len(receipts) > 1 else []
+            requests: list[list[BatchAck]] = []
+            if len(receipts) > 1:
+                requests = batch_requests(topic, group, _by_checkpoint(receipts))
             for acks in requests:
                 await self._cluster.at_broker(topic, broker, partial(ack_batch, acks=acks))
             if not requests:
@@ -186,22 +187,26 @@ async def _ack(
     )
 
 
-def batch_requests(
-    topic: str, group: str, receipts: Sequence[ReceiptHandle]
-) -> list[list[BatchAck]]:
+def batch_requests(topic: str, group: str, offsets: OffsetsByCheckpoint) -> list[list[BatchAck]]:
     """Return the requests that acknowledge messages of one broker, an entry for each checkpoint.
 
     Empty if a message must be acknowledged alone: of an ordered pop, or far from its start.
     """
-    bits: dict[tuple[object, ...], int] = {}
-    for receipt in receipts:
-        distance = (receipt.offset or 0) - receipt.start_offset
-        if receipt.is_ordered or not 0 <= distance < _SPREAD_MAX:
+    acks: list[BatchAck] = []
+    for checkpoint, found in offsets.items():
+        start = checkpoint.start_offset
+        if checkpoint.is_ordered or min(found) < start or max(found) - start >= _SPREAD_MAX:
             return []
-        key = receipt[:_CHECKPOINT_FIELDS]
-        bits[key] = bits.get(key, 0) | 1 << distance
-    acks = (
-        calls_pop.batch_ack(ReceiptHandle._make((*key, None, None)), topic, group, one)
-        for key, one in bits.items()
-    )
+        bits = 0
+        for offset in found:
+            bits |= 1 << offset - start
+        acks.append(calls_pop.batch_ack(checkpoint, topic, group, bits))
     return list(calls_pop.requests_of(acks))
+
+
+def _by_checkpoint(receipts: Iterable[ReceiptHandle]) -> OffsetsByCheckpoint:
+    found: OffsetsByCheckpoint = defaultdict(list)
+    for receipt in receipts:
+        checkpoint = receipt._replace(offset=None, commit_log_offset=None)
+        found[checkpoint].append(receipt.offset or 0)
+    return found

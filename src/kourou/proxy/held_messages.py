@@ -91,6 +91,10 @@ class HeldMessages:
             self.put_back(held)
             raise
 
+    def holds_any(self, client_id: str, group: str) -> bool:
+        """Return whether messages of the group are held for the client."""
+        return self._renewals.count(ClientGroup(client_id, group)) > 0
+
     def take_unrenewed(
         self, client_id: str, group: str, message_id: str, receipt: ReceiptHandle
     ) -> bool:

@@ -26,7 +26,7 @@ from typing import Annotated, Final, NamedTuple, Protocol
 import msgspec
 
 from kourou.client.calls_pop import ack_batch_command
-from kourou.errors import CallRefusedError, KourouError, TransportError
+from kourou.errors import KourouError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.route import TopicRoute
 from kourou.protocol.codes import LanguageCode, RequestCode
@@ -49,7 +49,12 @@ from kourou.proxy.metadata import client_of
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.pb.v2 import Code
-from kourou.proxy.receipts import check_not_expired, read_handle
+from kourou.proxy.receipts import (
+    OffsetsByCheckpoint,
+    is_expired,
+    offsets_by_checkpoint,
+    read_handle,
+)
 from kourou.proxy.status import error_status, is_not_served, ok, status
 from kourou.proxy.varints import encode_varint, read_varint
 from kourou.remoting.connection import Connection
@@ -113,12 +118,14 @@ class Clients(Protocol):
 class Held(Protocol):
     """Messages that are renewed; see `kourou.proxy.held_messages.HeldMessages`."""
 
+    def holds_any(self, client_id: str, group: str) -> bool: ...
+
     def take_unrenewed(
         self, client_id: str, group: str, message_id: str, receipt: ReceiptHandle
     ) -> bool: ...
 
 
-class PlainEntry(NamedTuple):
+class PlainEntry(msgspec.Struct, frozen=True, gc=False):
     """One message of a plain request.
 
     Attributes:
@@ -128,7 +135,7 @@ class PlainEntry(NamedTuple):
     """
 
     encoded: bytes
-    message_id: str
+    message_id: bytes
     handle: str
 
 
@@ -158,12 +165,10 @@ class AckPlan(NamedTuple):
     group: str
     template: bytes
 
-    def frame(self, handle: str, receipt: ReceiptHandle, opaque: int) -> bytes:
-        """Return the request to the broker; `handle` is the text of the receipt."""
-        if receipt.commit_log_offset is not None:  # the broker does not need it
-            handle = handle.rpartition(" ")[0]
-        fields = (receipt.queue_id, _encode_text(handle), receipt.offset, opaque)
-        return frame_of(self.template % fields)
+    def frame(self, handle: str, queue_id: int, offset: int, opaque: int) -> bytes:
+        """Return the request to the broker for a message with a client's handle."""
+        handle = handle.rpartition(" ")[0]  # the broker does not need the commit log offset
+        return frame_of(self.template % (queue_id, _encode_text(handle), offset, opaque))
 
 
 def read_ack(data: bytes) -> PlainRequest | None:
@@ -200,7 +205,7 @@ def _read_entry(data: bytes, at: int, end: int) -> PlainEntry | None:
 
     Raises:
         IndexError: it is cut off.
-        UnicodeDecodeError: id or handle is not ASCII.
+        UnicodeDecodeError: the handle is not ASCII.
     """
     if data[at] != _MESSAGE_ID:
         return None
@@ -211,8 +216,10 @@ def _read_entry(data: bytes, at: int, end: int) -> PlainEntry | None:
     size, handle_at = read_varint(data, id_end + 1)
     if handle_at + size != end:
         return None
-    message_id, handle = data[id_at:id_end], data[handle_at:end]
-    return PlainEntry(data[at:end], message_id.decode("ascii"), handle.decode("ascii"))
+    message_id = data[id_at:id_end]
+    if not message_id.isascii():
+        return None
+    return PlainEntry(data[at:end], message_id, data[handle_at:end].decode("ascii"))
 
 
 class PlainAck(PendingRequest[None]):
@@ -325,32 +332,43 @@ class PlainAcks:
         if plain is None:
             return False
         client_id, language = client_of(call)
-        receipts = current_receipts(plain.entries, self._brokers.now_ms())
-        if not receipts or is_blank(client_id):
+        offsets = current_offsets(plain.entries, self._brokers.now_ms())
+        if not offsets or is_blank(client_id):
             return False
-        broker_name = receipts[0].broker_name
-        plan = self._plan(plain.head, receipts[0].kind, broker_name)
-        connection = None if plan is None else self._connection(plan, client_id, broker_name)
+        first = next(iter(offsets))
+        plan = self._plan(plain.head, first.kind, first.broker_name)
+        connection = None if plan is None else self._connection(plan, client_id, first.broker_name)
         if plan is None or connection is None:
             return False
         batches: list[list[BatchAck]] = []
-        if len(receipts) > 1:
-            batches = batch_requests(plan.topic, plan.group, receipts)
+        if len(plain.entries) > 1:
+            batches = batch_requests(plan.topic, plan.group, offsets)
             if len(batches) != 1:
                 return False
-        for entry, receipt in zip(plain.entries, receipts, strict=True):
-            if not self._held.take_unrenewed(client_id, plan.group, entry.message_id, receipt):
-                return False
+        if not self._take_unrenewed(client_id, plan.group, plain.entries):
+            return False
         ack = PlainAck(self, call, data, plain.entries, language)
         if not connection.register_pending(ack, call.connection.read_at_s + REQUEST_TIMEOUT_S):
             return False
         if batches:
-            connection.send_frames(batch_frame(broker_name, batches[0], ack.opaque))
-            call.spend(len(receipts) // _ENTRIES_PER_FRAME)
+            connection.send_frames(batch_frame(first.broker_name, batches[0], ack.opaque))
+            call.spend(len(plain.entries) // _ENTRIES_PER_FRAME)
         else:
-            connection.send_frames(plan.frame(plain.entries[0].handle, receipts[0], ack.opaque))
+            handle, (offset,) = plain.entries[0].handle, offsets[first]
+            connection.send_frames(plan.frame(handle, first.queue_id, offset, ack.opaque))
         self.count += 1
         return True
+
+    def _take_unrenewed(self, client_id: str, group: str, entries: list[PlainEntry]) -> bool:
+        """Stop to renew messages; False if one has another receipt now, or is about to."""
+        if not self._held.holds_any(client_id, group):
+            return True
+        return all(
+            self._held.take_unrenewed(
+                client_id, group, entry.message_id.decode(), read_handle(entry.handle)
+            )
+            for entry in entries
+        )
 
     def _connection(self, plan: AckPlan, client_id: str, broker_name: str) -> Connection | None:
         """Return the client's connection to the broker's master; None if it has none."""
@@ -372,19 +390,16 @@ class PlainAcks:
         return plan
 
 
-def current_receipts(entries: list[PlainEntry], now_ms: int) -> list[ReceiptHandle]:
-    """Return the receipts of messages; empty if they need the general path.
+def current_offsets(entries: list[PlainEntry], now_ms: int) -> OffsetsByCheckpoint:
+    """Return the messages of a request; empty if they need the general path.
 
-    They do with several brokers, or if a handle is malformed, has no offset or has expired.
+    They do with several brokers, or if a handle is not as this proxy writes it or has expired.
     """
-    try:
-        receipts = [read_handle(entry.handle) for entry in entries]
-        for receipt in receipts:
-            check_not_expired(receipt, now_ms)
-    except CallRefusedError:
-        return []
-    is_one_broker = len({receipt.broker_name for receipt in receipts}) == 1
-    return receipts if is_one_broker else []
+    offsets = offsets_by_checkpoint([entry.handle for entry in entries])
+    if any(is_expired(checkpoint, now_ms) for checkpoint in offsets):
+        return {}
+    is_one_broker = len({checkpoint.broker_name for checkpoint in offsets}) == 1
+    return offsets if is_one_broker else {}
 
 
 def plan_of(head: bytes, kind: str, broker_name: str) -> AckPlan | None:

