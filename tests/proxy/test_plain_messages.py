@@ -83,10 +83,10 @@ def test_only_recent_properties_that_may_come_again_are_kept() -> None:
     properties=st.dictionaries(property_names, property_values, max_size=6),
     topic=st.sampled_from(["T", "%RETRY%g", "space%T", "%RETRY%space%g", "é"]),
     body=st.binary(max_size=200),
-    queue_id=st.integers(min_value=0, max_value=1 << 20),
-    queue_offset=st.integers(min_value=0, max_value=1 << 62),
+    queue_id=st.integers(min_value=-1, max_value=1 << 20),
+    queue_offset=st.integers(min_value=-1, max_value=1 << 62),
     born_at_ms=st.integers(min_value=-5, max_value=1 << 45),
-    store_at_ms=st.integers(min_value=0, max_value=1 << 45),
+    store_at_ms=st.integers(min_value=-5, max_value=1 << 45),
     reconsume_times=st.integers(min_value=-1, max_value=1 << 31),
     sys_flag=st.sampled_from([0, COMPRESSED]),
 )

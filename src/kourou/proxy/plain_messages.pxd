@@ -13,7 +13,8 @@ cpdef bytes encode_delivery(
     message, str receipt_handle, language, now_ms, body_bytes_max=*)
 
 @cython.locals(attempt=cython.longlong, born_at_ms=cython.longlong, store_at_ms=cython.longlong,
-               kind=int, queue_id=cython.longlong, text=bytes, entry=bytes, field=bytes,
+               kind=int, queue_id=cython.longlong, queue_offset=cython.longlong, text=bytes,
+               entry=bytes, field=bytes,
                topic_and_users=bytes, tag=bytes, keys=bytes, message_id=bytes, system=bytes,
                start=bytes, body=bytes, body_start=bytes, born_host=bytes, store_host=bytes,
                known=tuple)

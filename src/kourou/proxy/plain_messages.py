@@ -100,7 +100,10 @@ def _encode_plain(
     attempt, born_at_ms, store_at_ms = (
         message.reconsume_times + 1, message.born_at_ms, message.store_at_ms
     )  # fmt: skip
-    if born_at_ms < 0 or store_at_ms < 0 or not 0 < attempt <= _ATTEMPTS_PLAIN_MAX:
+    queue_id, queue_offset = message.queue_id, message.queue_offset
+    if (born_at_ms | store_at_ms | queue_id | queue_offset) < 0:  # one of them: a corrupt record
+        return None
+    if not 0 < attempt <= _ATTEMPTS_PLAIN_MAX:
         return None
     text, (born_host, store_host) = _text_and_hosts(message)
     topic_and_users = _topic(message.topic)
@@ -123,13 +126,12 @@ def _encode_plain(
         else:
             return None
     encoded = encoded_body(message.body, message.sys_flag, language, body_bytes_max)
-    queue_id = message.queue_id
     system = b"".join((
         tag, keys, message_id or _text(b"\x1a", message.offset_msg_id),
         _DIGEST, encoded.checksum.encode(), _NORMAL[encoded.encoding],
         _time(b"\x3a", born_at_ms), born_host, _time(b"\x4a", store_at_ms), store_host,
         _text(b"\x62", receipt_handle), b"\x68" + encode_varint(queue_id) if queue_id else b"",
-        b"\x70", encode_varint(message.queue_offset), b"\x80\x01", encode_varint(attempt),
+        b"\x70", encode_varint(queue_offset), b"\x80\x01", encode_varint(attempt),
     ))  # fmt: skip
     body = encoded.body
     body_start = b"\x22" + encode_varint(len(body)) if body else b""
