@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import random
@@ -11,7 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
@@ -21,6 +22,7 @@ import pytest
 from bench import compiled_install
 from kourou.errors import KourouError
 from kourou.protocol.codes import LanguageCode
+from kourou.testing.loop import run_virtual
 from tests.fuzz import http2_bytes, proxy_calls
 from tests.fuzz.mutate import mutate
 from tests.proxy.test_convert import MESSAGE
@@ -40,6 +42,7 @@ TESTS: Final = (
 """Tests of all functions in compiled modules."""
 CASES: Final = 5_000
 TIMEOUT_S: Final = 300
+CLIENTS: Final = (b"x-mq-client-id=host@1@0;x-mq-language=GO", b"te=trailers;x-mq-language=JAVA;=")
 PROPERTY_TEXTS: Final = (
     b"UNIQ_KEY\x017F01\x02TAGS\x01a\x02KEYS\x01k1 k2\x02color\x01red\x02__CRC32#\x010123456789\x02",
     b"__BORNHOST\x01h\x02BORN_TIMESTAMP\x0117\x02CLUSTER\x01c\x02n\x012\x02__SHARDINGKEY\x01o\x02",
@@ -88,6 +91,11 @@ def result(function: Callable[..., Any], *args: Any) -> Any:
         return IndexError
 
 
+def parts(struct: msgspec.Struct | None) -> Any:
+    """Return the fields of a struct: those of two modules are never equal."""
+    return struct and msgspec.structs.astuple(struct)
+
+
 def blocks(module: ModuleType, data: bytes) -> list[Any]:
     """Return what the header blocks of one connection give, each after its size."""
     decoder, found = module.HeaderDecoder(), []
@@ -96,7 +104,7 @@ def blocks(module: ModuleType, data: bytes) -> list[Any]:
         fields = result(decoder.decode, data[1 : 1 + size])
         found.append(fields)
         if isinstance(fields, list):
-            found += [module.request_head(fields), module.are_trailers(fields)]
+            found += [parts(module.request_head(fields)), module.are_trailers(fields)]
         data = data[1 + size :]
     return found
 
@@ -107,13 +115,37 @@ def varints(module: ModuleType, data: bytes) -> list[Any]:
     return [module.encode_varint(number), *read]
 
 
+def passed(module: ModuleType, data: bytes) -> list[tuple[int, float]]:
+    """Return the items of deadlines that have passed, with their times."""
+    found: list[tuple[int, float]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        deadlines = module.Deadlines(loop, lambda item: found.append((item, loop.time())))
+        for item, late in enumerate(data):
+            change = deadlines.discard if late % 4 == 0 else deadlines.add
+            change(item % 9, began_s + late / 100)
+            if late % 7 == 0:
+                await asyncio.sleep(late / 1_000)
+        await asyncio.sleep(9)
+
+    run_virtual(main())
+    return found
+
+
+def client(module: ModuleType, data: bytes) -> Any:
+    fields = [(*one.partition(b"=")[::2], 0, 0) for one in data.split(b";")]
+    return module.client_of(SimpleNamespace(head=SimpleNamespace(fields=fields)))
+
+
 def plain(module: ModuleType, data: bytes) -> Any:
-    return result(module.read_plain, data)
+    return parts(module.read_plain(data))
 
 
 def acks(module: ModuleType, data: bytes) -> Any:
     plain = module.read_ack(data)
-    return plain and (plain.head, [msgspec.structs.astuple(entry) for entry in plain.entries])
+    return plain and (plain.head, [parts(entry) for entry in plain.entries])
 
 
 def deliveries(module: ModuleType, data: bytes) -> list[bytes]:
@@ -129,7 +161,9 @@ def random_seeds() -> tuple[bytes, ...]:
 
 
 PARITY: Final[dict[str, tuple[Callable[[ModuleType, bytes], Any], tuple[bytes, ...]]]] = {
+    "kourou/http2/deadlines": (passed, random_seeds()),
     "kourou/http2/headers": (blocks, http2_bytes.header_blocks()),
+    "kourou/proxy/metadata": (client, CLIENTS),
     "kourou/proxy/plain_acks": (acks, proxy_calls.requests("AckMessage")),
     "kourou/proxy/plain_messages": (deliveries, PROPERTY_TEXTS),
     "kourou/proxy/plain_requests": (plain, proxy_calls.requests("SendMessage")),

@@ -12,7 +12,7 @@ def test_items_are_reported_in_order_of_their_deadlines() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         passed: list[tuple[str, float]] = []
-        deadlines: Deadlines[str] = Deadlines(loop, lambda item: passed.append((item, loop.time())))
+        deadlines = Deadlines(loop, lambda item: passed.append((item, loop.time())))
         began_s = loop.time()
         for item, after_s in (("c", 30.0), ("a", 0.5), ("b", 3.0), ("never", 4.0)):
             deadlines.add(item, began_s + after_s)
@@ -37,7 +37,7 @@ def test_passed_item_may_add_another() -> None:
             passed.append(item)
             deadlines.add(item + 1, loop.time() + 1)
 
-        deadlines: Deadlines[int] = Deadlines(loop, on_passed)
+        deadlines = Deadlines(loop, on_passed)
         deadlines.add(0, loop.time() - 5)
         await asyncio.sleep(4.5)
         assert passed == [0, 1, 2, 3, 4]
@@ -50,7 +50,7 @@ def test_passed_item_may_add_another() -> None:
 
 def test_no_timer_is_left_when_all_items_have_passed() -> None:
     async def main() -> None:
-        deadlines: Deadlines[int] = Deadlines(asyncio.get_running_loop(), lambda _: None)
+        deadlines = Deadlines(asyncio.get_running_loop(), lambda _: None)
         deadlines.add(0, asyncio.get_running_loop().time() + 1)
         await asyncio.sleep(2)
         assert deadlines._timer is None

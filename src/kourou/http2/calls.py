@@ -86,6 +86,8 @@ class CallConnection(Protocol):
         on_closed: called in order, once, with this connection when it has closed.
         state: for the program that serves the calls.
         read_at_s: the loop's time of the last read.
+        turn: another object each time that received frames are handled. Nothing else runs
+            meanwhile: what a method has looked up for one call holds for the next one of the turn.
     """
 
     id: int
@@ -95,6 +97,7 @@ class CallConnection(Protocol):
     on_closed: list[Callable[[CallConnection], None]]
     state: Any
     read_at_s: float
+    turn: object
 
     @property
     def is_open(self) -> bool:

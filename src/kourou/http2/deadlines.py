@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final
 
 TICK_S: Final = 0.02
 """Length of a tick in seconds: deadlines fire at most so much late."""
 
-T = TypeVar("T")
 
+class Deadlines:
+    """Hashable items by deadline. Adding and removing one costs less than a timer of the loop."""
 
-class Deadlines(Generic[T]):
-    """Items by deadline. Adding and removing one costs less than a timer of the loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_passed: Callable[[T], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_passed: Callable[[Any], None]) -> None:
         """Start without items.
 
         Args:
@@ -25,11 +23,11 @@ class Deadlines(Generic[T]):
         """
         self._loop = loop
         self._on_passed = on_passed
-        self._by_tick: dict[int, dict[T, None]] = {}
+        self._by_tick: dict[int, dict[Any, None]] = {}
         self._ticks: list[int] = []  # a heap with the keys of `_by_tick`, and removed ones
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, item: T, deadline_s: float) -> None:
+    def add(self, item: object, deadline_s: float) -> None:
         """Report the item when its deadline has passed."""
         tick = _tick(deadline_s)
         items = self._by_tick.get(tick)
@@ -41,7 +39,7 @@ class Deadlines(Generic[T]):
         if self._ticks[0] == tick:
             self._set_timer()
 
-    def discard(self, item: T, deadline_s: float) -> None:
+    def discard(self, item: object, deadline_s: float) -> None:
         """Remove an item that was added with this deadline; ignored if it is not there."""
         items = self._by_tick.get(_tick(deadline_s))
         if items is not None:
@@ -63,7 +61,7 @@ class Deadlines(Generic[T]):
     def _expire(self) -> None:
         self._timer = None
         now_s = self._loop.time()
-        passed: list[T] = []
+        passed: list[Any] = []
         while self._ticks and self._ticks[0] * TICK_S <= now_s:
             passed += self._by_tick.pop(heapq.heappop(self._ticks))
         if self._ticks:

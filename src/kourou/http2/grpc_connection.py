@@ -73,7 +73,7 @@ class SharedState:
         self.partials = PartialFrames(limits.partial_bytes_max)
         self.connections: dict[GrpcConnection, None] = {}
         self.unread = UnreadOutput(limits.output_bytes_total_max, lambda: self.connections)
-        self.deadlines: Deadlines[Call] = Deadlines(self._loop, _end_by_deadline)
+        self.deadlines = Deadlines(self._loop, _end_by_deadline)
         self.turns = Turns()
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.on_opened = on_opened
@@ -125,6 +125,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._is_partial = False
         self._is_yielding = False
         self._linger: asyncio.TimerHandle | None = None
+        self.turn = object()
         self.read_at_s = self._partial_since_s = self._loop.time()
         self._paused_at_s = 0.0
         self._paused_bytes = 0
@@ -309,6 +310,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def _receive(self, data: bytes, now_s: float) -> None:
         http2 = self.http2
         self.is_flush_due = True  # this turn writes at its end
+        self.turn = object()
         http2.receive(data, self._shared.turns.share(self.id, now_s))
         held = http2.held_bytes
         if held or self._is_partial:

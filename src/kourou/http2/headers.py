@@ -11,8 +11,9 @@ Source: RFC 7541; RFC 9113, sections 8.2 and 8.3.
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+import msgspec
 from hpack.huffman_table import (
     HUFFMAN_COMPLETE,
     HUFFMAN_EMIT_SYMBOL,
@@ -77,7 +78,7 @@ _LITERAL: Final = b"\x00"
 """A literal with a new name that enters no table."""
 
 
-class RequestHead(NamedTuple):
+class RequestHead(msgspec.Struct, frozen=True, gc=False):
     """The fields of a request.
 
     Attributes:

@@ -27,6 +27,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from kourou.client.sending.send_plans import property_json
@@ -78,7 +79,7 @@ _KEYS_MARKER: Final = "7kouroukeys7"
 _BORN_MARKER_MS: Final = 191_919_191_919
 
 
-class PlainRequest(NamedTuple):
+class PlainRequest(msgspec.Struct, frozen=True, gc=False):
     """The parts of a plain request.
 
     Attributes:

@@ -259,6 +259,8 @@ class PlainSends:
         self._turns = turns
         self._body_bytes_max = limits.body_bytes_max or (1 << 62)
         self._plans: dict[str, _Plan] = {}
+        self._checked: tuple[object, Shape, str] | None = None
+        self._targets: tuple[_Target, ...] = ()  # of the turn, shape and client of `_checked`
         self.count = 0
 
     def serve(self, call: Call, data: bytes) -> None:
@@ -277,17 +279,20 @@ class PlainSends:
         if plain is None or len(plain.body) > self._body_bytes_max:
             return False
         client_id, language = client_of(call)
-        if is_blank(client_id):
+        connection = call.connection
+        shape = self._shapes.get(plain, connection.remote_address[0])
+        if shape is None:
             return False
-        shape = self._shapes.get(plain, call.connection.remote_address[0])
-        if shape is None or self.brokers.metadata.known_topic_type(shape.topic) != shape.type:
+        checked = connection.turn, shape, client_id
+        if checked != self._checked:
+            self._targets = () if is_blank(client_id) else self._find_targets(shape)
+            self._checked = checked
+        targets = self._targets
+        if not targets:
             return False
-        plan = self._plan(shape.topic)
-        if plan is None or not plan.targets or self.brokers.has_failed_brokers:
-            return False
-        count, group_hash = len(plan.targets), shape.group_hash
+        count, group_hash = len(targets), shape.group_hash
         turn = self._turns.following % count
-        target = plan.targets[turn if group_hash is None else consistent_hash(group_hash, count)]
+        target = targets[turn if group_hash is None else consistent_hash(group_hash, count)]
         send = PlainSend(self, call, data, plain, shape, target, language)
         if target.local is not None:
             target.local.put(send, target.queue, plain, shape.text.of(plain), shape.constant)
@@ -315,6 +320,13 @@ class PlainSends:
             return False
         connection.send_frames(frame)
         return True
+
+    def _find_targets(self, shape: Shape) -> tuple[_Target, ...]:
+        """Return the queues for a message; empty if it needs the general path."""
+        if self.brokers.metadata.known_topic_type(shape.topic) != shape.type:
+            return ()
+        plan = self._plan(shape.topic)
+        return () if plan is None or self.brokers.has_failed_brokers else plan.targets
 
     def _plan(self, topic: str) -> _Plan | None:
         """Return the plan of a topic; None if its route is not known."""
