@@ -42,7 +42,7 @@ from kourou.remoting.pending import PendingRequest
 from kourou.remoting.pool import ConnectionPool
 
 if TYPE_CHECKING:  # a proxy in front of other processes stores nothing
-    from kourou.broker.sending.local_sends import LocalSends
+    from kourou.broker.sending.local_sends import LocalQueue, LocalSends
 
 DEFAULT_QUEUES: Final = 4
 """Queues of a topic that the broker creates for a send."""
@@ -113,13 +113,13 @@ class _Target(NamedTuple):
         address: of its broker.
         queue: the queue.
         frames: the frame template of its broker.
-        local: takes its messages without frames; None if the broker is not in this process.
+        local: takes its messages without frames; None if it is not of this process.
     """
 
     address: str
     queue: MessageQueue
     frames: SendFrames
-    local: LocalSends | None
+    local: LocalQueue | None
 
 
 class _Plan(NamedTuple):
@@ -295,7 +295,7 @@ class PlainSends:
         target = targets[turn if group_hash is None else consistent_hash(group_hash, count)]
         send = PlainSend(self, call, data, plain, shape, target, language)
         if target.local is not None:
-            target.local.put(send, target.queue, plain, shape.text.of(plain), shape.constant)
+            target.local.put(send, plain, shape.text.of(plain), shape.constant)
         elif not self._send_frame(send):
             return False
         self._turns.take()  # only now: the general path takes this turn otherwise
@@ -353,7 +353,8 @@ class PlainSends:
             if address is None or not frames[name].is_usable:
                 return _Plan(route, ())
             local = self.brokers.local_sends(address)
-            targets.append(_Target(address, queue, frames[name], local))
+            taken = None if local is None else local.queue(queue)
+            targets.append(_Target(address, queue, frames[name], taken))
         return _Plan(route, tuple(targets))
 
 

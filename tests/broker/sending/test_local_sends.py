@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from kourou.broker.config import FlushDiskType
-from kourou.broker.sending.local_sends import LocalSends
+from kourou.broker.sending.local_sends import LocalQueue, LocalSends
 from kourou.broker.wiring import build_local_sends
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
@@ -118,10 +118,6 @@ def random_sending(rng: Random, number: int) -> Sending:
     )
 
 
-def put(sends: LocalSends, one: Sending) -> None:
-    sends.put(one, one.queue, one.message, one.properties, one.constant)
-
-
 class Local:
     """A broker that gets sends without frames, and those that it declines in frames.
 
@@ -136,15 +132,20 @@ class Local:
         sends = build_local_sends(rig.broker.components, PRODUCER, BROKER)
         assert sends is not None
         self.sends: LocalSends = sends
+        self._queues: dict[MessageQueue, LocalQueue] = {}
         self._is_local = is_local
         self._in_frames: list[Sending] = []
+
+    def put(self, one: Sending) -> None:
+        queue = self._queues.setdefault(one.queue, self.sends.queue(one.queue))
+        queue.put(one, one.message, one.properties, one.constant)
 
     def start(self, *sent: Sending) -> None:
         """Begin to send, all in one turn of the loop."""
         for one in sent:
             one.in_frame = self._in_frame
             if self._is_local:
-                put(self.sends, one)
+                self.put(one)
             else:
                 self._in_frame(one)
 
@@ -378,7 +379,7 @@ def test_sends_after_the_stop_of_the_broker_are_declined() -> None:
         await local.send(sending(0))
         await local.rig.broker.commit.close()
         declined = sending(1)
-        put(local.sends, declined)
+        local.put(declined)
         await asyncio.sleep(1)
         assert (declined.results, local.sends.declined) == ([], 2)
         local.rig.broker.abandon()
@@ -414,7 +415,7 @@ def test_a_message_that_cannot_be_read_is_declined(caplog: pytest.LogCaptureFixt
     async def test(local: Local) -> None:
         broken = sending(1)
         broken.message = broken.message._replace(born_at_ms=1 << 70)
-        put(local.sends, broken)
+        local.put(broken)
         await asyncio.sleep(1)
         assert broken.results == []
         assert await local.send(sending(2)) == [[(0, "1", None)]]

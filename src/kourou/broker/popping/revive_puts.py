@@ -155,8 +155,8 @@ class RevivePuts:
         if run is None or queue is None:
             return len(added)
         waiter = _Waiter(self._commit, self._on_stored)
-        born = (now_ms, self._address, self._host[1])
-        stored = (run.store_at_ms, self._address, self._host[1])
+        host = self._address, self._host[1]
+        hosts = (now_ms, *host, run.store_at_ms, *host)
         position, store_at_ms, offset = run.position, run.store_at_ms, queue.next_offset
         buffers, pending, records = run.buffers, run.pending, waiter.records
         keyed = run.keyed
@@ -166,7 +166,7 @@ class RevivePuts:
                 break
             for body, properties, tags, _ in put[0]:
                 record, seal = encode_plain(
-                    _QUEUE_FIELD, body, properties, born, stored, (position, offset)
+                    _QUEUE_FIELD, body, properties, hosts, (position, offset)
                 )
                 size = len(record) + len(seal)
                 appended = AppendedRecord(

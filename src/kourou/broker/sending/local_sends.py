@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.context import BrokerContext
@@ -31,8 +31,11 @@ from kourou.protocol.record.encode import SEALED_BYTES, encode_plain
 from kourou.protocol.record.layout import SEAL_BYTES, TOPIC_SIZE_V1_MAX
 from kourou.protocol.sending import SendMessageResponseHeader
 from kourou.store.message_store import AppendedRecord, SealedRun
+from kourou.store.queues.consumequeue import ConsumeQueue
 
 log = logging.getLogger(__name__)
+
+_new_tuple: Final = tuple.__new__  # half the time of the class itself
 
 
 class LocalMessage(Protocol):
@@ -72,8 +75,54 @@ class LocalSend(Protocol):
 
 
 _Tell = Callable[[LocalSend, LocalMessage, AppendedRecord], None]
-_Waiting = tuple[LocalSend, MessageQueue, LocalMessage, bytes, str]
-"""The arguments of `LocalSends.put`."""
+_Opened = tuple[tuple[bytes, int], ConsumeQueue]
+"""Topic field and queue id for records, and the queue, which has room for messages."""
+
+
+class LocalQueue:
+    """A queue of the broker as the destination of local sends; created by `LocalSends.queue`."""
+
+    __slots__ = ("_opened", "_sends", "_turn", "queue_id", "topic")
+
+    def __init__(self, sends: LocalSends, queue: MessageQueue) -> None:
+        self.topic = queue.topic
+        self.queue_id = queue.queue_id
+        self._sends = sends
+        self._turn = 0
+        self._opened: _Opened | None = None
+
+    def put(self, send: LocalSend, message: LocalMessage, properties: bytes, constant: str) -> None:
+        """Store a message at the end of this iteration of the loop. Takes 2.2 us for 1 KB in all.
+
+        Args:
+            send: learns the result.
+            message: what differs from message to message.
+            properties: the property text, which ends with its last pair.
+            constant: the same without those of `VARYING`.
+        """
+        self._sends.put((send, self, message, properties, constant))
+
+    def opened(self, turn: int, run: SealedRun, cache: SendCache) -> _Opened | None:
+        """Return the queue for a message; None if it needs the general path.
+
+        What is found for the first message of a turn, which is a number above 0, is for all of it.
+        """
+        if turn != self._turn:
+            self._turn, self._opened = turn, self._open(run, cache)
+        return self._opened
+
+    def _open(self, run: SealedRun, cache: SendCache) -> _Opened | None:
+        topic = cache.valid_topic(self.topic)
+        known = None if topic is None else topic.queue(str(self.queue_id))
+        if topic is None or known is None:
+            return None
+        queue_id, key = known
+        queue = run.queues.get(key)
+        return None if queue is None else ((topic.topic_bytes, queue_id), queue)
+
+
+_Waiting = tuple[LocalSend, LocalQueue, LocalMessage, bytes, str]
+"""The queue, and the arguments of `LocalQueue.put`."""
 
 
 class _Accepted(PlainSends):
@@ -81,13 +130,17 @@ class _Accepted(PlainSends):
 
     Attributes:
         sends: each send of `records`, in the same order, and its message.
+        hosts: those of the records, with the store time, as `encode_plain` takes them.
     """
 
-    __slots__ = ("_peer", "sends")
+    __slots__ = ("_peer", "hosts", "sends")
 
-    def __init__(self, path: LocalSends, peer: CachedPeer, began_ms: int) -> None:
+    def __init__(self, path: LocalSends, peer: CachedPeer, run: SealedRun, began_ms: int) -> None:
         super().__init__(path, began_ms)
         self.sends: list[tuple[LocalSend, LocalMessage]] = []
+        self.hosts = (
+            peer.born_address, peer.born_port, run.store_at_ms, peer.store_address, peer.store_port,
+        )  # fmt: skip
         self._peer = peer
 
     def stored(self) -> None:
@@ -156,11 +209,10 @@ class LocalSends:
         self.stats = context.stats
         self.clock = context.clock
         self._peer = peer
-        self._born_host = peer.born_address, peer.born_port
-        self._store_host = peer.store_address, peer.store_port
         self._cache = cache
         self._shapes: Shapes[str, SendShape] = Shapes(partial(send_shape, takes_halves=False))
         self._waiting: list[_Waiting] = []
+        self._turn = 0
         self.declined = 0
         self._reset(context.live_config.current)
 
@@ -177,26 +229,15 @@ class LocalSends:
         """See `GroupCommit.copies`."""
         return self._commit.copies
 
-    def put(
-        self,
-        send: LocalSend,
-        queue: MessageQueue,
-        message: LocalMessage,
-        properties: bytes,
-        constant: str,
-    ) -> None:
-        """Store a message at the end of this iteration of the loop. Takes 3 us for 1 KB in all.
+    def queue(self, queue: MessageQueue) -> LocalQueue:
+        """Return a queue of this broker as a destination."""
+        return LocalQueue(self, queue)
 
-        Args:
-            send: learns the result.
-            queue: the destination, at this broker.
-            message: what differs from message to message.
-            properties: the property text, which ends with its last pair.
-            constant: the same without those of `VARYING`.
-        """
+    def put(self, one: _Waiting) -> None:
+        """See `LocalQueue.put`."""
         if not self._waiting:
             self._commit.call_before_write(self._serve)
-        self._waiting.append((send, queue, message, properties, constant))
+        self._waiting.append(one)
 
     def _serve(self) -> None:
         """Append what waits, and decline the rest of it."""
@@ -232,6 +273,7 @@ class LocalSends:
 
         So are those behind a declined one of the same queue, so that they keep their order.
         """
+        self._turn += 1
         config = self._live.current
         if self._cache.is_outdated(config):
             self._reset(config)
@@ -239,9 +281,9 @@ class LocalSends:
         run = self._writer.begin_run(now_ms)
         if run is None:
             return waiting
-        accepted, began_at = _Accepted(self, self._peer, now_ms), run.position
+        accepted, began_at = _Accepted(self, self._peer, run, now_ms), run.position
         declined: list[_Waiting] = []
-        declined_queues: set[MessageQueue] = set()
+        declined_queues: set[LocalQueue] = set()
         for one in waiting:
             try:
                 is_behind = bool(declined_queues) and one[1] in declined_queues
@@ -262,38 +304,36 @@ class LocalSends:
     def _append_one(self, waiting: _Waiting, run: SealedRun, accepted: _Accepted) -> bool:
         """Append one message; return False if it is not accepted. If it fails, nothing is done."""
         send, destination, message, properties, constant = waiting
-        cache, name, body = self._cache, destination.topic, message.body
-        topic = cache.valid_topic(name)
-        known = None if topic is None else topic.queue(str(destination.queue_id))
-        if topic is None or known is None:
-            return False
-        queue_id, key = known
-        queue, shape = run.queues.get(key), self._shapes[constant]
-        properties += cache.suffix
+        opened = destination.opened(self._turn, run, self._cache)
+        shape = self._shapes[constant]
+        body, properties = message.body, properties + self._cache.suffix
         if (
-            queue is None
+            opened is None
             or shape is None
             or not 0 < len(body) <= self._body_max
             or len(properties) + SEAL_BYTES > SENT_PROPERTIES_SIZE_MAX
         ):
             return False
+        place, queue = opened
         position, queue_offset, store_at_ms = run.position, queue.next_offset, run.store_at_ms
         parts = encode_plain(
-            (topic.topic_bytes, queue_id), body, properties,
-            (message.born_at_ms, *self._born_host), (store_at_ms, *self._store_host),
-            (position, queue_offset),
-        )  # fmt: skip
-        size = len(parts[0]) + SEAL_BYTES
-        if position + size > run.limit:
+            place, body, properties, (message.born_at_ms, *accepted.hosts), (position, queue_offset)
+        )
+        end = position + len(parts[0]) + SEAL_BYTES
+        if end > run.limit:
             return False
         code, kind, tags, _ = shape
-        appended = AppendedRecord(position, queue_offset, size, name, queue_id, code, store_at_ms)
+        name = destination.topic
+        appended = _new_tuple(
+            AppendedRecord,
+            (position, queue_offset, end - position, name, place[1], code, store_at_ms, 1),
+        )
         unique_id, keys = message.message_id.decode(), message.keys.decode()
         # No step below can fail.
         run.buffers += parts
         run.pending.append((queue, appended))
         queue.next_offset = queue_offset + 1
-        run.position = end = position + size
+        run.position = end
         run.keyed.append((position, end, store_at_ms, name, tags, unique_id, keys))
         if kind is not NORMAL:
             accepted.note_kind(kind)

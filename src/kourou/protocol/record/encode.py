@@ -24,8 +24,9 @@ from kourou.model.properties import (
     encode_properties,
 )
 from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT
-from kourou.protocol.hashing import crc32, crc32_all
+from kourou.protocol.hashing import crc32, crc32_all, unmasked_crc32
 from kourou.protocol.record.layout import (
+    CRC_MASK,
     FIXED_BYTES,
     HEAD_BYTES,
     HEAD_FIELDS,
@@ -297,8 +298,7 @@ def encode_plain(
     queue: tuple[bytes, int],
     body: bytes,
     properties: bytes,
-    born: tuple[int, bytes, int],
-    stored: tuple[int, bytes, int],
+    hosts: tuple[int, bytes, int, int, bytes, int],
     place: tuple[int, int],
 ) -> tuple[bytes, bytes]:
     """Return the record of a message without flags in two parts: all but its seal, and the seal.
@@ -309,8 +309,8 @@ def encode_plain(
         queue: topic field and queue id.
         body: of the message.
         properties: its property text, which ends in `PAIR_END`, without the seal.
-        born: born time in epoch ms, and the producer's IPv4 address and port.
-        stored: store time, and the broker's address and port.
+        hosts: born time in epoch ms, and the producer's IPv4 address and port; store time, and the
+            broker's address and port.
         place: log position and queue offset.
     """
     topic, queue_id = queue
@@ -319,15 +319,15 @@ def encode_plain(
     total_size = FIXED_BYTES + body_size + len(topic) + properties_size
     sealed = b"".join((
         pack_head(
-            total_size, MAGIC_V1, crc32(body), queue_id, 0, queue_offset, position, 0, *born,
-            *stored, 0, 0, body_size,
+            total_size, MAGIC_V1, unmasked_crc32(body) & CRC_MASK, queue_id, 0, queue_offset,
+            position, 0, *hosts, 0, 0, body_size,
         ),
         body,
         topic,
         pack_properties_size(properties_size),
         properties,
     ))  # fmt: skip
-    return sealed, encode_seal(crc32(sealed))
+    return sealed, encode_seal(unmasked_crc32(sealed) & CRC_MASK)
 
 
 # Batches
