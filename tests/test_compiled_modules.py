@@ -172,8 +172,8 @@ PARITY: Final[dict[str, tuple[Callable[[ModuleType, bytes], Any], tuple[bytes, .
 
 
 CONNECTION: Final = frozenset({
-    "kourou/http2/calls", "kourou/http2/connection", "kourou/http2/outgoing",
-    "kourou/http2/streams",
+    "kourou/http2/calls", "kourou/http2/connection", "kourou/http2/open_calls",
+    "kourou/http2/outgoing", "kourou/http2/streams",
 })  # fmt: skip
 """Modules of a connection, which share types: they are compared in processes of their own."""
 CONNECTION_CASES: Final = 2_000

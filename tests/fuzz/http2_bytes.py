@@ -218,7 +218,7 @@ async def _serve(data: bytes) -> tuple[bytes, str]:
     connected.connection_lost(None)
     await asyncio.sleep(20)  # the deadlines of calls
     assert shared.memory.total_bytes == shared.partials.total_bytes == shared.unread.total == 0
-    assert server.calls == shared.open_bytes == 0
+    assert server.calls == shared.calls.open_bytes == 0
     server.abort()
     return bytes(transport.written), reason
 

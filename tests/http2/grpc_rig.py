@@ -116,7 +116,7 @@ def run(
         assert rig.server.shared.memory.total_bytes == 0
         assert rig.server.shared.partials.total_bytes == 0
         assert rig.server.shared.unread.total == 0
-        assert rig.server.shared.open_bytes == 0
+        assert rig.server.shared.calls.open_bytes == 0
 
     run_virtual(main())
 

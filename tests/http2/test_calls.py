@@ -576,7 +576,7 @@ def test_request_that_is_not_grpc_cannot_take_the_memory_of_calls() -> None:
         html = [*REQUEST[:4], ("content-type", "text/html"), ("x", "y" * 3000)]
         client.send(client.peer.headers(1, html))
         assert (await status_of(client))[0] == "8"
-        assert rig.server.shared.open_bytes == 0
+        assert rig.server.shared.calls.open_bytes == 0
 
     run(test, unary(echo), GrpcLimits(http2=Http2Limits(header_list_bytes_max=2000)))
 

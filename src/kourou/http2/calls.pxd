@@ -5,7 +5,7 @@ from kourou.http2.outgoing cimport Outgoing
 from kourou.http2.streams cimport Stream
 
 cdef class Call(Stream):
-    cdef public object connection, head, method, deadline_s, timeout_s
+    cdef public object connection, calls, head, method, deadline_s, timeout_s
     cdef public object on_cancel, on_message, on_end, on_writable
     cdef public bint is_counted, is_forgotten
     cdef object _metadata, _reader

@@ -115,12 +115,6 @@ class CallConnection(Protocol):
     def memory(self) -> RequestMemory:
         """The memory of the server's incomplete requests."""
 
-    def has_room(self) -> bool:
-        """Return whether the fields of the newest call fit into the memory of all open calls.
-
-        If they do not, connections with more open calls than this one are closed for them.
-        """
-
     def raise_window(self, call: Call, size: int) -> None:
         """Let the client send up to `size` bytes of a call."""
 
@@ -140,11 +134,24 @@ class CallConnection(Protocol):
     def count_unread(self) -> None:
         """Count output that waits; drop the connection if there is too much."""
 
+
+class CallsOfConnection(Protocol):
+    """The open calls of a connection; see `kourou.http2.open_calls.OpenCalls`."""
+
+    def has_room(self) -> bool:
+        """Return whether the fields of the newest call fit into the memory of all open calls.
+
+        If they do not, connections with more open calls than this one are closed for them.
+        """
+
     def on_answered(self, call: Call) -> None:
         """Handle that a call has ended by an answer."""
 
     def refuse(self, call: Call, error: GrpcError) -> None:
         """End a call because of its data."""
+
+    def end_by_deadline(self, call: Call) -> None:
+        """End a call whose deadline has passed."""
 
 
 class Call(Stream):
@@ -152,6 +159,7 @@ class Call(Stream):
 
     Attributes:
         connection: the connection that it came by.
+        calls: the open calls of the connection.
         method: None if the path is unknown.
         head: the fields of the request.
         deadline_s: the loop's time at which it must have been answered; None: no limit.
@@ -169,12 +177,14 @@ class Call(Stream):
     def __init__(
         self,
         connection: CallConnection,
+        calls: CallsOfConnection,
         stream_id: int,
         send_window: int,
         receive_window: int,
     ) -> None:
         super().__init__(stream_id, send_window, receive_window)
         self.connection = connection
+        self.calls = calls
         self.method: Method | None = None
         self.deadline_s: float | None = None
         self.timeout_s: float | None = None
@@ -231,7 +241,7 @@ class Call(Stream):
             self._has_head = True
             outgoing.put_reply(self, _HEAD, prefix, message, _OK)
         self.on_cancel = None
-        self.connection.on_answered(self)
+        self.calls.on_answered(self)
 
     def reply_all(self, messages: Sequence[bytes]) -> bool:
         """Send all responses of a stream, and status OK, if they need not wait for the client.
@@ -298,7 +308,7 @@ class Call(Stream):
 
     def _ended(self) -> None:
         self.on_cancel = None
-        self.connection.on_answered(self)
+        self.calls.on_answered(self)
 
     def _answer_as_http(self) -> None:
         """Answer a request that is not gRPC."""
@@ -351,7 +361,7 @@ class Call(Stream):
                 GrpcStatus.RESOURCE_EXHAUSTED,
                 f"metadata of {head.list_bytes} bytes exceeds the limit of {limit} bytes",
             )
-        if not self.connection.has_room():
+        if not self.calls.has_room():
             raise GrpcError(
                 GrpcStatus.RESOURCE_EXHAUSTED,
                 f"metadata of all open calls exceeds {limits.open_calls_bytes_max} bytes: "
@@ -485,7 +495,7 @@ class Call(Stream):
     def on_memory_lost(self, reason: str) -> None:
         """See `Upload`."""
         self.is_counted = self._is_reserved = self._is_waiting = False
-        self.connection.refuse(self, GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, reason))
+        self.calls.refuse(self, GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, reason))
 
     def cancelled(self) -> None:
         """Report that the call is over without an answer."""

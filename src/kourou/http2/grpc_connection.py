@@ -12,13 +12,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from kourou.errors import GrpcError
-from kourou.http2.calls import Call, CallConnection, Method
+from kourou.http2.calls import CallConnection, Method
 from kourou.http2.connection import Http2Connection
-from kourou.http2.deadlines import Deadlines
-from kourou.http2.grpc_messages import GrpcStatus
-from kourou.http2.headers import RequestHead
 from kourou.http2.limits import GrpcLimits
+from kourou.http2.open_calls import OpenCalls, SharedCalls
 from kourou.http2.request_memory import RequestMemory
 from kourou.http2.turns import Turns
 from kourou.remoting.frame_buffer import PartialFrames
@@ -39,13 +36,11 @@ class SharedState:
     """State that all connections of one server share.
 
     Attributes:
-        methods: by path, such as b"/package.Service/Method".
         limits: those of the server.
         memory: of incomplete requests.
-        open_bytes: bytes of the fields of open calls.
+        calls: what their open calls share.
         partials: incomplete frames.
         unread: output that clients have not read.
-        deadlines: of the open calls.
         turns: the shares of the connections in a turn.
         read_buffer: the buffer of each read, whose bytes are copied at once.
         connections: the open ones.
@@ -64,20 +59,29 @@ class SharedState:
         self._loop = asyncio.get_running_loop()
         self._name = name
         self._warnings = LogRate()
-        self.methods = {path.encode(): method for path, method in methods.items()}
         self.limits = limits
         self.memory = RequestMemory(
             limits.incomplete_bytes_max, limits.incomplete_timeout_s, self._loop.time
         )
-        self.open_bytes = 0
+        self.calls = SharedCalls(methods, limits.open_calls_bytes_max, self._make_room)
         self.partials = PartialFrames(limits.partial_bytes_max)
         self.connections: dict[GrpcConnection, None] = {}
         self.unread = UnreadOutput(limits.output_bytes_total_max, lambda: self.connections)
-        self.deadlines = Deadlines(self._loop, _end_by_deadline)
         self.turns = Turns()
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.on_opened = on_opened
         self.on_closed = on_closed
+
+    def _make_room(self, calls: OpenCalls) -> bool:
+        """Close connections for the fields of a new call; False if its own has the most."""
+        while self.calls.open_bytes > self.calls.open_bytes_max:
+            largest = max(self.connections, key=lambda one: one.calls.open_bytes)
+            if largest.calls is calls:
+                return False
+            size = largest.calls.open_bytes
+            largest.drop(f"{size} bytes of metadata of open calls, the most of all")
+            largest.http2.close()
+        return True
 
     def warn(self, connection: GrpcConnection, reason: str) -> None:
         """Log why a connection was closed, at a limited rate."""
@@ -97,9 +101,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     Attributes:
         http2: its protocol.
+        calls: its open calls.
         forwarded_for: client address from the load balancer's preamble; set before it begins.
         unread_bytes: see `kourou.remoting.output.Sender`.
-        open_bytes: bytes of the fields of its open calls.
         is_flush_due: see `CallConnection`.
     """
 
@@ -109,7 +113,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self.limits = shared.limits
         self.memory = shared.memory
         self._loop = asyncio.get_running_loop()
-        self.http2 = Http2Connection(shared.limits.http2, self, self._loop.time)
+        self.calls = OpenCalls(shared.calls, self)
+        self.http2 = self.calls.http2 = Http2Connection(
+            shared.limits.http2, self.calls, self._loop.time
+        )
         self.outgoing = self.http2.outgoing
         self.raise_window = self.http2.raise_window
         self.spend = self.http2.spend
@@ -118,7 +125,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self.is_tls = False
         self.on_closed: list[Callable[[CallConnection], None]] = []
         self.state: Any = None
-        self.unread_bytes = self.open_bytes = 0
+        self.unread_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._is_lost = self._is_dropped = False
         self.is_flush_due = False
@@ -129,19 +136,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self.read_at_s = self._partial_since_s = self._loop.time()
         self._paused_at_s = 0.0
         self._paused_bytes = 0
-        self._idle_since_s: float | None = None  # set by `check_ages`, reset by each call
+        self._idle_since_s: float | None = None
+        self._calls_when_idle = 0
         self._ping_sent_at_s: float | None = None
-
-    def has_room(self) -> bool:
-        """See `CallConnection`."""
-        shared = self._shared
-        while shared.open_bytes > self.limits.open_calls_bytes_max:
-            largest = max(shared.connections, key=lambda one: one.open_bytes)
-            if largest is self:
-                return False
-            largest.drop(f"{largest.open_bytes} bytes of metadata of open calls, the most of all")
-            largest.http2.close()
-        return True
 
     def __repr__(self) -> str:
         return f"<GrpcConnection {self.id} {format_address(self.remote_address)}>"
@@ -258,8 +255,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
         elif self._is_partial and now_s - self._partial_since_s > limits.stalled_timeout_s:
             self.drop(f"a frame is incomplete after {limits.stalled_timeout_s:g} s")
         elif not self.http2.streams:
-            if self._idle_since_s is None or self.unread_now():
-                self._idle_since_s = now_s
+            begun = self.calls.begun
+            if self._idle_since_s is None or begun != self._calls_when_idle or self.unread_now():
+                self._idle_since_s, self._calls_when_idle = now_s, begun
             elif now_s - self._idle_since_s > limits.idle_timeout_s:
                 self.drain()
         elif self._ping_sent_at_s is not None:
@@ -377,6 +375,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._shared.unread.forget(self)
         self.http2.close()
         self.http2.release()
+        self.calls = cast(Any, None)  # they refer to this connection; see `release`
         self.outgoing.take()
         self._shared.on_closed(self)
         for on_closed in self.on_closed:
@@ -385,93 +384,3 @@ class GrpcConnection(asyncio.BufferedProtocol):
             except Exception:
                 log.exception("connection.callback_failed peer=%s", self.remote_address)
         self.on_closed.clear()
-
-    # Streams
-
-    def create_stream(self, stream_id: int, send_window: int, receive_window: int) -> Call:
-        return Call(self, stream_id, send_window, receive_window)
-
-    def on_request(self, stream: Call, head: RequestHead) -> None:
-        self._idle_since_s = None
-        shared = self._shared
-        shared.open_bytes += head.list_bytes
-        self.open_bytes += head.list_bytes
-        try:
-            stream.begin(head, shared.methods.get(head.path))
-        except Exception as error:  # noqa: BLE001 - one call's failure must not end others
-            self._failed(stream, error)
-        if stream.deadline_s is not None and stream.is_active:
-            shared.deadlines.add(stream, stream.deadline_s)
-
-    def on_data(self, stream: Call, data: bytes) -> None:
-        try:
-            stream.receive(data)
-        except Exception as error:  # noqa: BLE001 - as in `on_request`
-            self._failed(stream, error)
-
-    def on_reset(self, stream: Call) -> None:
-        self._forget(stream)
-        self._cancel(stream)
-
-    def on_writable(self, stream: Call) -> None:
-        if stream.on_writable is not None:
-            try:
-                stream.on_writable()
-            except Exception as error:  # noqa: BLE001 - as in `on_request`
-                self._failed(stream, error)
-
-    def on_answered(self, call: Call) -> None:
-        """See `CallConnection`."""
-        self._forget(call)
-        if not self.is_flush_due:
-            self.is_flush_due = True
-            self._loop.call_soon(self._flush)
-        if call.unsent is not None:
-            self.count_unread()
-
-    def refuse(self, call: Call, error: GrpcError) -> None:
-        """See `CallConnection`."""
-        self._cancel(call)
-        call.finish(error.status, error.text)
-
-    def on_deadline(self, call: Call) -> None:
-        """End a call whose deadline has passed."""
-        if call.is_active:
-            self._cancel(call)
-            call.finish(GrpcStatus.DEADLINE_EXCEEDED, f"not answered within {call.timeout_s:g} s")
-
-    def _forget(self, call: Call) -> None:
-        """Release what the server holds for a call that is over."""
-        if call.is_forgotten:
-            return
-        call.is_forgotten = True
-        if call.on_message is not None or call.on_writable is not None:
-            call.on_message = call.on_end = call.on_writable = None  # they refer to the call
-        self._shared.open_bytes -= call.head.list_bytes
-        self.open_bytes -= call.head.list_bytes
-        if call.is_counted:
-            call.forget()
-        if call.deadline_s is not None:
-            self._shared.deadlines.discard(call, call.deadline_s)
-        if self.http2.is_draining and not self.http2.streams:
-            self.http2.close()
-            self.flush_soon()
-
-    def _failed(self, call: Call, error: Exception) -> None:
-        """End a call whose data is refused or whose method has failed."""
-        if isinstance(error, GrpcError):
-            self.refuse(call, error)
-            return
-        path = call.head.path.decode("ascii", "replace")
-        log.error("call.failed path=%s peer=%s", path, self.remote_address, exc_info=error)
-        self.refuse(call, GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
-
-    def _cancel(self, call: Call) -> None:
-        try:
-            call.cancelled()
-        except Exception:
-            log.exception("call.cancel_failed peer=%s", self.remote_address)
-
-
-def _end_by_deadline(call: Call) -> None:
-    cast(GrpcConnection, call.connection).on_deadline(call)

@@ -103,7 +103,7 @@ class GrpcServer:
             if not await self._wait_emptied(LINGER_S):
                 # A transport that never reports its end must not hold up the stop.
                 log.error("connections.not_closed count=%d", len(self.shared.connections))
-        self.shared.deadlines.close()
+        self.shared.calls.deadlines.close()
         log.info("server.stopped name=%s", self._name)
 
     async def _wait_emptied(self, timeout_s: float) -> bool:
@@ -120,7 +120,7 @@ class GrpcServer:
         self._is_stopping = True
         if self._listener is not None:
             self._listener.close()
-        self.shared.deadlines.close()
+        self.shared.calls.deadlines.close()
         for connection in self.connections:
             connection.abort()
 
