@@ -64,7 +64,7 @@ def test_compressed_and_plain_messages_may_alternate() -> None:
         (b"\0\0\0\x03\xe9", b"", GrpcStatus.RESOURCE_EXHAUSTED, "1001 bytes exceeds the limit"),
         (packed(1001), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED, "limit of 1000 bytes"),
         (packed(100_000), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED, "an inflated message"),
-        (message(b"no gzip", flag=1), b"gzip", GrpcStatus.INTERNAL, "damaged"),
+        (message(b"no gzip" * 3, flag=1), b"gzip", GrpcStatus.INTERNAL, "damaged"),
         (message(packed(1)[5:-1], flag=1), b"gzip", GrpcStatus.INTERNAL, "incomplete"),
         (message(b"", flag=1), b"gzip", GrpcStatus.INTERNAL, "incomplete"),
         (packed(1), b"identity", GrpcStatus.INTERNAL, "without grpc-encoding"),

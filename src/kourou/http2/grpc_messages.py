@@ -5,12 +5,12 @@ Source: grpc/doc/PROTOCOL-HTTP2.md and statuscodes.md of the gRPC project.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
 from kourou.errors import GrpcError
+from kourou.protocol.inflate import GZIP_BITS, InflateError, decompressobj
 
 PREFIX_BYTES: Final = 5
 """A byte for compression, and the length in four bytes."""
@@ -24,8 +24,6 @@ INFLATION_MAX: Final = 32
 """Largest ratio of an inflated message to its size, above `FREE_BYTES`. Texts have 3 to 20."""
 FREE_BYTES: Final = 512 * 1024
 """Size of an inflated message up to which its ratio is not limited."""
-_GZIP: Final = 31
-"""`wbits` of zlib for the form gzip."""
 _UNITS_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS: Final = 8
 _VISIBLE: Final = range(0x20, 0x7F)
@@ -120,10 +118,10 @@ class MessageReader:
         if self._encoding in IDENTITY:
             raise GrpcError(GrpcStatus.INTERNAL, "a compressed message without grpc-encoding")
         limit = min(self._inflated_limit, max(FREE_BYTES, INFLATION_MAX * len(message)))
-        inflater = zlib.decompressobj(_GZIP)
+        inflater = decompressobj(GZIP_BITS)
         try:
             inflated = inflater.decompress(message, limit + 1)
-        except zlib.error as error:
+        except InflateError as error:
             raise GrpcError(GrpcStatus.INTERNAL, f"gzip message is damaged: {error}") from None
         size = len(inflated)
         self.inflated_bytes += size

@@ -16,10 +16,11 @@ from __future__ import annotations
 import zlib
 from enum import IntEnum
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model import sysflag
+from kourou.protocol.inflate import ZLIB_BITS, InflateError, Inflater, decompressobj
 
 DECOMPRESSED_SIZE_MAX: Final = 64 * 1024 * 1024
 """Default limit for the decompressed size of a body, in bytes. Without a limit, a record of 16 MiB
@@ -50,17 +51,6 @@ _MODULES: Final = {
     CompressionType.ZSTD: ("zstandard", "zstandard"),
 }
 """The package to install and its module, by type."""
-
-
-class _Decompressor(Protocol):
-    """Common interface of the three decompressors."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end of the stream was reached."""
-
-    def decompress(self, data: bytes | memoryview, max_length: int, /) -> bytes:
-        """Return the decompressed data, at most `max_length` bytes."""
 
 
 def compress(body: bytes, level: int = 5, kind: CompressionType = CompressionType.ZLIB) -> bytes:
@@ -113,10 +103,10 @@ def decompress(body: bytes | memoryview, sys_flag: int, *, size_max: int) -> byt
     return decompressed
 
 
-def _decompressor(kind: CompressionType) -> tuple[_Decompressor, type[Exception]]:
+def _decompressor(kind: CompressionType) -> tuple[Inflater, type[Exception]]:
     """Return a decompressor for one body of `kind`, and the exception that it raises."""
     if kind is CompressionType.ZLIB:
-        return zlib.decompressobj(), zlib.error
+        return decompressobj(ZLIB_BITS), InflateError
     codec = _codec(kind)
     if kind is CompressionType.ZSTD:
         return _ZstdDecompressor(codec.ZstdDecompressor().decompressobj()), codec.ZstdError

@@ -11,7 +11,6 @@ Source: GrpcConverter.java, apache/rocketmq 5.5.0; the clients of apache/rocketm
 from __future__ import annotations
 
 import hashlib
-import zlib
 from enum import Enum
 from typing import Final
 
@@ -21,6 +20,7 @@ from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model import sysflag
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.compression import CompressionType, decompress
+from kourou.protocol.inflate import GZIP_BITS, InflateError, decompressobj
 from kourou.proxy.pb.v2 import Encoding
 
 
@@ -50,7 +50,6 @@ _BY_TYPE: Final = {
     BodyFormat.LZ4: CompressionType.LZ4,
     BodyFormat.ZSTD: CompressionType.ZSTD,
 }
-_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 INFLATED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Limit of a body that is decompressed here. `output_bytes_max` of a connection leaves no room for
@@ -116,10 +115,10 @@ def _decompressed(body: bytes, stored_as: BodyFormat | None, sys_flag: int, size
     if stored_as is not BodyFormat.GZIP:
         kind = None if stored_as is None else _BY_TYPE[stored_as]
         return decompress(body, sys_flag if kind is None else kind.sys_flag, size_max=size_max)
-    decompressor = zlib.decompressobj(_GZIP_BITS)
+    decompressor = decompressobj(GZIP_BITS)
     try:
         plain = decompressor.decompress(body, size_max + 1)
-    except zlib.error as error:
+    except InflateError as error:
         raise MalformedMessageError(f"the body is not a valid gzip stream: {error}") from None
     if len(plain) > size_max or not decompressor.eof:
         raise MalformedMessageError(
