@@ -1,6 +1,7 @@
 # C types of the functions of plain_acks.py that are hot, for compiled wheels: see hatch_build.py.
 
 cimport cython
+from kourou.proxy.varints cimport encode_varint, read_varint
 
 cdef long long _GROUP, _TOPIC, _ENTRY, _MESSAGE_ID, _HANDLE
 

@@ -1,6 +1,7 @@
 # C types of the functions of plain_messages.py that are hot, for compiled wheels: see hatch_build.py.
 
 cimport cython
+from kourou.proxy.varints cimport encode_varint
 
 cdef bytes _DIGEST, _ID_START, PAIR_END
 cdef tuple _NANOS, _UNUSED_STARTS, _NO_PROPERTY

@@ -1,6 +1,7 @@
 # C types of the functions of plain_requests.py that are hot, for compiled wheels: see hatch_build.py.
 
 cimport cython
+from kourou.proxy.varints cimport read_varint
 
 cdef long long _MESSAGE, _TOPIC, _USER_PROPERTY, _SYSTEM, _BODY, _KEY, _MESSAGE_ID, _DIGEST
 cdef long long _BORN_TIME, _WIRE_TYPE, _LENGTH, _SECONDS_BYTES, _TIME_BYTES_MAX
