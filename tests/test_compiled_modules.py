@@ -166,7 +166,7 @@ PARITY: Final = {
         ("http2/calls", "http2/connection", "http2/open_calls", "http2/outgoing", "http2/streams"),
         700,
     ),
-    "deadlines": Parity(passed, random_seeds(), ("http2/deadlines",)),
+    "deadlines": Parity(passed, random_seeds(), ("http2/deadlines",), 500),
     "client": Parity(client, CLIENTS, ("proxy/metadata",)),
     "acks": Parity(read_ack, proxy_calls.requests("AckMessage"), ("proxy/plain_acks",)),
     "deliveries": Parity(deliveries, PROPERTY_TEXTS, ("proxy/plain_messages",)),
