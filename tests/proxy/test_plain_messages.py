@@ -58,6 +58,13 @@ def test_property_texts_are_encoded_as_decoded(texts: list[bytes]) -> None:
         assert_encoded_as(record(text), record(text))
 
 
+def test_last_one_of_equal_properties_counts() -> None:
+    for name in (names.TAGS, names.KEYS, names.UNIQ_KEY, names.BORN_HOST, "color"):
+        for values in (("a", "b"), ("a", " "), ("a", "")):
+            text = b"".join(f"{name}\x01{value}\x02".encode() for value in values)
+            assert_encoded_as(record(text), record(text))
+
+
 def test_message_that_was_read_is_encoded_as_before() -> None:
     text = b"TAGS\x01a\x02color\x01red\x02"
     for host in (bytes((10, 0, 0, 9)), bytes(15) + b"\x01"):

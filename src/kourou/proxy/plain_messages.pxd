@@ -15,10 +15,9 @@ cpdef bytes encode_delivery(
 
 @cython.locals(attempt=cython.longlong, born_at_ms=cython.longlong, store_at_ms=cython.longlong,
                kind=int, queue_id=cython.longlong, queue_offset=cython.longlong, text=bytes,
-               entry=bytes, field=bytes,
-               topic_and_users=bytes, tag=bytes, keys=bytes, message_id=bytes, system=bytes,
-               start=bytes, body=bytes, body_start=bytes, born_host=bytes, store_host=bytes,
-               known=tuple)
+               entry=bytes, field=bytes, parts=list, tag=bytes, keys=bytes, message_id=bytes,
+               named_host=bytes, system=bytes, start=bytes, body=bytes, born_host=bytes,
+               store_host=bytes, known=tuple)
 cdef bytes _encode_plain(message, str receipt_handle, language, body_bytes_max)
 
 @cython.locals(text=bytes)

@@ -106,15 +106,15 @@ def _encode_plain(
     if not 0 < attempt <= _ATTEMPTS_PLAIN_MAX:
         return None
     text, (born_host, store_host) = _text_and_hosts(message)
-    topic_and_users = _topic(message.topic)
-    tag = keys = message_id = b""
+    parts = [_topic(message.topic)]
+    tag = keys = message_id = named_host = b""
     for entry in text.split(PAIR_END):
         known = _properties.get(entry)
         kind, field = _read_property(entry) if known is None else known
         if kind == _NOTHING:
             continue
         if kind == _USER_PROPERTY:
-            topic_and_users += field
+            parts.append(field)
         elif kind == _MESSAGE_ID:
             message_id = field
         elif kind == _TAG:
@@ -122,20 +122,22 @@ def _encode_plain(
         elif kind == _KEYS:
             keys = field
         elif kind == _BORN_HOST:
-            born_host = field or born_host
+            named_host = field
         else:
             return None
     encoded = encoded_body(message.body, message.sys_flag, language, body_bytes_max)
     system = b"".join((
         tag, keys, message_id or _text(b"\x1a", message.offset_msg_id),
         _DIGEST, encoded.checksum.encode(), _NORMAL[encoded.encoding],
-        _time(b"\x3a", born_at_ms), born_host, _time(b"\x4a", store_at_ms), store_host,
+        _time(b"\x3a", born_at_ms), named_host or born_host, _time(b"\x4a", store_at_ms), store_host,
         _text(b"\x62", receipt_handle), b"\x68" + encode_varint(queue_id) if queue_id else b"",
         b"\x70", encode_varint(queue_offset), b"\x80\x01", encode_varint(attempt),
     ))  # fmt: skip
     body = encoded.body
-    body_start = b"\x22" + encode_varint(len(body)) if body else b""
-    start = b"".join((topic_and_users, b"\x1a", encode_varint(len(system)), system, body_start))
+    parts += (b"\x1a", encode_varint(len(system)), system)
+    if body:
+        parts += (b"\x22", encode_varint(len(body)))
+    start = b"".join(parts)
     return b"".join((b"\x12", encode_varint(len(start) + len(body)), start, body))
 
 
