@@ -144,10 +144,10 @@ def random_seeds() -> tuple[bytes, ...]:
 
 
 class Parity(NamedTuple):
-    """What sources and compiled modules must do alike.
+    """A task that sources and compiled modules must do alike.
 
     Attributes:
-        run: returns what they do with some bytes.
+        run: does it with some bytes, and returns the result.
         seeds: the bytes, before they are mutated.
         modules: those that it runs.
         cases: number of mutations.

@@ -101,9 +101,8 @@ def _encode_plain(
         message.reconsume_times + 1, message.born_at_ms, message.store_at_ms
     )  # fmt: skip
     queue_id, queue_offset = message.queue_id, message.queue_offset
-    if (born_at_ms | store_at_ms | queue_id | queue_offset) < 0:  # one of them: a corrupt record
-        return None
-    if not 0 < attempt <= _ATTEMPTS_PLAIN_MAX:
+    is_corrupt = (born_at_ms | store_at_ms | queue_id | queue_offset) < 0  # one of them is negative
+    if is_corrupt or not 0 < attempt <= _ATTEMPTS_PLAIN_MAX:
         return None
     text, (born_host, store_host) = _text_and_hosts(message)
     parts = [_topic(message.topic)]
@@ -129,7 +128,8 @@ def _encode_plain(
     system = b"".join((
         tag, keys, message_id or _text(b"\x1a", message.offset_msg_id),
         _DIGEST, encoded.checksum.encode(), _NORMAL[encoded.encoding],
-        _time(b"\x3a", born_at_ms), named_host or born_host, _time(b"\x4a", store_at_ms), store_host,
+        _time(b"\x3a", born_at_ms), named_host or born_host,
+        _time(b"\x4a", store_at_ms), store_host,
         _text(b"\x62", receipt_handle), b"\x68" + encode_varint(queue_id) if queue_id else b"",
         b"\x70", encode_varint(queue_offset), b"\x80\x01", encode_varint(attempt),
     ))  # fmt: skip
