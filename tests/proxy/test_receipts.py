@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kourou.client.pop_result import popped_offset, read_pop_result
 from kourou.errors import CallRefusedError
@@ -12,12 +14,14 @@ from kourou.protocol.popping.headers import (
     PopMessageRequestHeader,
 )
 from kourou.protocol.popping.receipt_handles import ReceiptHandle
+from kourou.proxy import receipts
 from kourou.proxy.pb import v2
 from kourou.proxy.pb.pool import parse
 from kourou.proxy.pb.v2 import Code
 from kourou.proxy.receipts import (
     check_not_expired,
     handle_text,
+    offsets_by_checkpoint,
     read_handle,
     send_back_offset,
 )
@@ -122,3 +126,41 @@ def test_dead_letters_need_the_commit_log_offset() -> None:
         with pytest.raises(CallRefusedError, match="commit log offset is empty") as refused:
             send_back_offset(HANDLE._replace(commit_log_offset=offset))
         assert refused.value.code == Code.INVALID_RECEIPT_HANDLE
+
+
+@given(
+    words=st.lists(
+        st.one_of(st.integers(-3, 1 << 70).map(str), st.sampled_from(["", "broker-a", "0", "007"])),
+        max_size=11,
+    ),
+    number=st.integers(1, 9),
+)
+def test_handles_read_by_checkpoint_are_those_read_alone(words: list[str], number: int) -> None:
+    handles = [
+        HANDLE._replace(offset=offset, start_offset=offset // 4).encode()
+        for offset in range(number)
+    ]
+    found = offsets_by_checkpoint(handles)
+    alone = [read_handle(handle) for handle in handles]
+    assert len(found) == (number + 3) // 4
+    assert [
+        checkpoint._replace(offset=offset, commit_log_offset=HANDLE.commit_log_offset)
+        for checkpoint, offsets in found.items()
+        for offset in offsets
+    ] == alone
+    other = " ".join(words)
+    for checkpoint, (offset,) in offsets_by_checkpoint([other]).items():
+        read = read_handle(other)
+        assert (read.offset, read._replace(offset=None, commit_log_offset=None)) == (
+            offset, checkpoint,
+        )  # fmt: skip
+    if not offsets_by_checkpoint([other]):
+        assert offsets_by_checkpoint([*handles, other]) == {}
+
+
+def test_prefixes_that_no_broker_writes_are_not_kept() -> None:
+    kept = receipts._checkpoint.cache_info().currsize
+    for length in (513, 100_000):
+        prefix = f"0 1000 30000 2 0 {'b' * (length - 18)} 3"
+        assert offsets_by_checkpoint([f"{prefix} 7 8"]) == {}
+    assert receipts._checkpoint.cache_info().currsize == kept

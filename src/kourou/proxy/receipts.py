@@ -22,6 +22,8 @@ _PREFIXES_MAX: Final = 4_096
 _WORDS: Final = 3
 """Prefix of the checkpoint, queue offset, commit log offset."""
 _DIGITS_MAX: Final = 18
+_PREFIX_CHARS_MAX: Final = 512
+"""Longer ones, of which a client could fill the cache, are no checkpoint of a broker."""
 
 
 def handle_text(receipt: ReceiptHandle, offset: int, commit_log_offset: int) -> str:
@@ -73,7 +75,7 @@ def offsets_by_checkpoint(handles: Iterable[str]) -> OffsetsByCheckpoint:
         if len(words) != _WORDS:
             return {}
         prefix, offset, stored_at = words
-        if not (_is_number(offset) and _is_number(stored_at)):
+        if not (_is_number(offset) and _is_number(stored_at)) or len(prefix) > _PREFIX_CHARS_MAX:
             return {}
         offsets = by_prefix.get(prefix)
         if offsets is None:
