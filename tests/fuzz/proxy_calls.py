@@ -21,7 +21,7 @@ from kourou.proxy.pb.pool import methods, parse
 from kourou.proxy.plain_messages import encode_delivery
 from kourou.proxy.plain_requests import Shapes, read_plain
 from kourou.proxy.queue_choice import ordering_key
-from kourou.proxy.receipts import read_handle
+from kourou.proxy.receipts import offsets_by_checkpoint, read_handle
 from kourou.proxy.routes import message_queues, route_endpoints
 from kourou.proxy.times import duration_ms
 from tests.golden_calls import calls
@@ -160,6 +160,9 @@ def authorization(data: bytes) -> None:
 
 
 def handle(data: bytes) -> None:
-    """Parse a receipt handle."""
-    receipt = read_handle(data.decode(errors="replace"))
+    """Parse a receipt handle, also by its checkpoint."""
+    text = data.decode(errors="replace")
+    offsets = offsets_by_checkpoint([text])
+    receipt = read_handle(text)
+    assert list(offsets.values()) in ([], [[receipt.offset]])
     assert read_handle(receipt.encode()) == receipt

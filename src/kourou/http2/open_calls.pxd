@@ -19,7 +19,8 @@ cdef class OpenCalls:
 
     cpdef bint has_room(self) except -1
 
-    cpdef Call create_stream(self, long long stream_id, long long send_window, long long receive_window)
+    cpdef Call create_stream(
+        self, long long stream_id, long long send_window, long long receive_window)
 
     @cython.locals(shared=SharedCalls, size=cython.longlong)
     cpdef on_request(self, Call stream, object head)

@@ -367,23 +367,6 @@ _COPIED_SLOTS: Final = tuple(
 """Getter and setter of each slot, before the lazy fields are replaced by properties below."""
 
 
-_get_lazy: Final = tuple(
-    getattr(MessageExt, name).__get__ for name in ("properties", "born_host", "store_host")
-)
-
-
-def raw_parts(message: MessageExt) -> tuple[bytes, tuple[bytes, int, bytes, int]] | None:
-    """Return what the record has of the fields that are decoded on first access.
-
-    Those are the property text, and address and port of the producer and of the broker. None if one
-    of the fields has been read or set.
-    """
-    for get in _get_lazy:
-        if get(message) is not _UNDECODED:
-            return None
-    return message._raw_properties, message._raw_hosts  # noqa: SLF001 - our own
-
-
 def _decode_properties(message: MessageExt) -> dict[str, str]:
     properties = names.decode_properties(message._raw_properties)  # noqa: SLF001 - our own
     properties.pop(names.CRC32, None)  # the store's checksum of the record, not the producer's
@@ -427,6 +410,24 @@ def _decode_lazily(name: str, decode: Callable[[MessageExt], T]) -> None:
     setattr(MessageExt, name, property(read, put, slot.__delete__))
 
 
-_decode_lazily("properties", _decode_properties)
-_decode_lazily("born_host", _decode_born_host)
-_decode_lazily("store_host", _decode_store_host)
+_DECODERS: Final[Mapping[str, Callable[[MessageExt], object]]] = {
+    "properties": _decode_properties,
+    "born_host": _decode_born_host,
+    "store_host": _decode_store_host,
+}
+"""The fields that are decoded on first access."""
+_LAZY_GETTERS: Final = tuple(getattr(MessageExt, name).__get__ for name in _DECODERS)
+for _name, _decode in _DECODERS.items():
+    _decode_lazily(_name, _decode)
+
+
+def raw_parts(message: MessageExt) -> tuple[bytes, tuple[bytes, int, bytes, int]] | None:
+    """Return what the record has of the fields that are decoded on first access.
+
+    Those are the property text, and address and port of the producer and of the broker. None if one
+    of the fields has been read or set.
+    """
+    for get in _LAZY_GETTERS:
+        if get(message) is not _UNDECODED:
+            return None
+    return message._raw_properties, message._raw_hosts  # noqa: SLF001 - our own

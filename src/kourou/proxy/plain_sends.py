@@ -4,10 +4,10 @@ A plain request (`kourou.proxy.plain_requests`) with a known route and a known t
 without messages of protobuf, commands, headers or tasks:
 
     broker              the message goes           the result comes from
-    of this process     to its `LocalSends`        `PlainSend.on_stored`
+    of this process     to its `LocalQueue`        `PlainSend.on_stored`
     another one         in the frame of a send     the broker's answer, in `complete_stored`
 
-A message that `LocalSends` declines goes in a frame too. Everything else is left to
+A message that the broker of this process declines goes in a frame too. Everything else is left to
 `kourou.proxy.sends`, which serves every call; `tests/proxy/test_plain_sends.py` compares the two.
 """
 
