@@ -156,6 +156,15 @@ def test_only_the_clock_module_reads_the_time() -> None:
         assert "time.sleep(" not in text, f"{path} must wait on something"
 
 
+def test_only_the_decimals_module_tells_numbers_from_other_texts() -> None:
+    for path in MODULES:
+        if path.name == "decimals.py":
+            continue
+        text = path.read_text(encoding="utf-8")
+        for name in ("isdigit", "isdecimal", "isnumeric"):
+            assert f".{name}(" not in text, f"{path}: {name} alone takes what int() refuses"
+
+
 def test_oldest_pyspark_that_is_allowed_is_the_one_that_is_tested() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     [allowed] = [

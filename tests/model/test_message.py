@@ -169,12 +169,14 @@ def test_priority_is_decoded() -> None:
     assert Message("T", b"x", priority=7).to_properties()["_SYS_MSG_PRIORITY_"] == "7"
     assert stored(_SYS_MSG_PRIORITY_="7").priority == 7
     assert stored(_SYS_MSG_PRIORITY_="high").priority is None
+    assert stored(_SYS_MSG_PRIORITY_="1" * 5_000).priority is None
     assert stored().priority is None
 
 
-@pytest.mark.parametrize("text", ["x", "-1", "3.5", "\u0663"])
-def test_invalid_delay_level_counts_as_zero(text: str) -> None:
+@pytest.mark.parametrize("text", ["x", "-1", "3.5", "\u0663", "1" * 5_000])
+def test_invalid_delays_count_as_zero(text: str) -> None:
     assert stored(DELAY=text).delay_level == 0
+    assert stored(TIMER_DELIVER_MS=text).deliver_at_ms == 0
 
 
 @pytest.mark.parametrize(

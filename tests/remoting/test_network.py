@@ -75,6 +75,7 @@ def test_a_formatted_address_parses_to_itself(address: tuple[str, int]) -> None:
         ("localhost:65536", "not a number from 0 to 65535"),
         ("localhost:-1", "not a number from 0 to 65535"),
         ("localhost:\u0661", "not a number from 0 to 65535"),
+        pytest.param(f"localhost:{'1' * 5_000}", "not a number from 0 to 65535", id="long port"),
         ("[::1:9876", r"expected \[IPv6 address\]:port"),
         ("[::1]9876", r"expected \[IPv6 address\]:port"),
         ("local host:9876", "a space within the host"),

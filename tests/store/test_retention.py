@@ -73,7 +73,7 @@ def test_a_clock_that_stepped_back_removes_nothing() -> None:
     assert count_expired([1_000 * HOUR_MS], CONFIG, 0) == 0
 
 
-@pytest.mark.parametrize("text", ["", "24", "4.5", "-1", "04,16", "04;", "four"])
+@pytest.mark.parametrize("text", ["", "24", "4.5", "-1", "04,16", "04;", "four", "٣", "1" * 5_000])
 def test_invalid_hours_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="hours from 00 to 23"):
         RetentionConfig(delete_when=text)

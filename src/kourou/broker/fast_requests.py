@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from kourou.broker.decline_runs import CUT_OFF, DeclineRuns
+from kourou.decimals import decimal_or
 from kourou.protocol.frame import HEADER_AT
 from kourou.remoting.connection import Connection
 
 _SIZES: Final = struct.Struct(">II").unpack_from
-_DIGITS_MAX: Final = 18
 
 
 class FastRequests(ABC):
@@ -75,6 +75,4 @@ class FastRequests(ABC):
 
 def number(text: str) -> int:
     """Return a number in canonical form, -1 for any other text."""
-    if text.isdecimal() and text.isascii() and len(text) <= _DIGITS_MAX:
-        return int(text)
-    return -1
+    return decimal_or(text, -1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from kourou.decimals import is_decimal
 from kourou.errors import RemoteSystemError
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
@@ -50,7 +51,7 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 def _between(least: int, most: int) -> Callable[[str], bool]:
     def is_allowed(text: str) -> bool:
         digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= _INTEGER_DIGITS_MAX):
+        if not is_decimal(digits, _INTEGER_DIGITS_MAX):
             return False
         return least <= int(text) <= most
 

@@ -38,6 +38,7 @@ from kourou.cli.output import counted
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
 from kourou.clock import Clock, SystemClock
+from kourou.decimals import decimal_or, is_decimal
 from kourou.errors import KourouError
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.remoting.network import Address, format_address, is_loopback, parse_address
@@ -332,7 +333,7 @@ def judge_clock(name: str, info: Mapping[str, str], now_ms: int) -> Finding:
     check = f"clock of {name}"
     runtime = _RUNTIME.fullmatch(info.get("runtime", ""))
     boot = info.get("bootTimestamp", "")
-    if runtime is None or not boot.isdecimal():
+    if runtime is None or not is_decimal(boot):
         return Finding(State.NOTE, check, "not reported")
     days, hours, minutes, seconds = map(int, runtime.groups())
     ran_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
@@ -385,4 +386,4 @@ def _reason(error: KourouError) -> str:
 
 def _port(address: str) -> int:
     port = address.rpartition(":")[2]
-    return int(port) if port.isdecimal() else 0
+    return decimal_or(port, 0)

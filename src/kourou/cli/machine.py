@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from kourou.decimals import is_decimal
+
 _SIOCGIFADDR: Final = 0x8915
 """Linux's request for the IPv4 address of an interface."""
 _IF_INET6: Final = Path("/proc/net/if_inet6")
@@ -138,7 +140,7 @@ def _command(process: Path) -> str:
 
 def _processes(proc: Path) -> list[Path]:
     try:
-        return [path for path in proc.iterdir() if path.name.isdigit()]
+        return [path for path in proc.iterdir() if is_decimal(path.name)]
     except OSError:
         return []
 

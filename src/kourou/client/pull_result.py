@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Final
 
 from kourou.client.namespacing import remove_namespace
+from kourou.decimals import is_decimal
 from kourou.errors import MalformedMessageError, RemoteError
 from kourou.filter.tags import matches_tag
 from kourou.model.message import MessageExt
@@ -21,7 +22,6 @@ from kourou.protocol.record.decode import (
 )
 
 _PULL_FIELDS: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
-_DIGITS_PLAIN_MAX: Final = 18
 """Number of digits that always fit into 64 bits."""
 
 
@@ -186,8 +186,7 @@ def read_pull_result(
         raise RemoteError.from_response(answer.code, answer.remark)
     fields = answer.ext_fields
     texts = [fields.get(name, "") for name in _PULL_FIELDS]
-    digits, longest = "".join(texts), max(map(len, texts))
-    if all(texts) and digits.isascii() and digits.isdigit() and longest <= _DIGITS_PLAIN_MAX:
+    if all(map(is_decimal, texts)):
         # The usual case. Decoding into the header class takes ten times as long.
         next_offset, min_offset, max_offset, broker_id = map(int, texts)
     else:

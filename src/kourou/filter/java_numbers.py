@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from kourou.decimals import INT_DIGITS, is_decimal
 from kourou.errors import FilterEvaluationError
 from kourou.filter.tree import Kind, Value
 
@@ -34,7 +35,7 @@ def parse_int(text: str) -> int:
     Raises:
         FilterEvaluationError: the text is not a whole number, or does not fit.
     """
-    if len(text) < len(str(INT_MAX)) and text.isascii() and text.isdigit():
+    if is_decimal(text, INT_DIGITS):
         return int(text)
     return _parse_integer(text, INT_MAX)
 
@@ -45,7 +46,7 @@ def parse_long(text: str) -> int:
     Raises:
         FilterEvaluationError: the text is not a whole number, or does not fit.
     """
-    if len(text) < _DIGITS_MAX and text.isascii() and text.isdigit():
+    if is_decimal(text):
         return int(text)
     return _parse_integer(text, LONG_MAX)
 

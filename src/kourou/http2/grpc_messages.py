@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
+from kourou.decimals import is_decimal
 from kourou.errors import GrpcError
 from kourou.protocol.inflate import GZIP_BITS, InflateError, decompressobj
 
@@ -144,7 +145,7 @@ def parse_timeout(text: bytes) -> float | None:
     It has one to eight digits and a unit.
     """
     digits, unit = text[:-1], text[-1:]
-    if not 1 <= len(digits) <= _TIMEOUT_DIGITS or not digits.isdigit():
+    if not is_decimal(digits, _TIMEOUT_DIGITS):
         return None
     seconds = _UNITS_S.get(unit)
     return None if seconds is None else int(digits) * seconds

@@ -22,6 +22,7 @@ from hpack.huffman_table import (
 )
 from hpack.table import HeaderTable
 
+from kourou.decimals import is_decimal
 from kourou.errors import MalformedHeaderError
 
 TABLE_BYTES: Final = 4096
@@ -64,7 +65,6 @@ _NUL: Final = 0
 _LF: Final = 10
 _CR: Final = 13
 _FIELD_BYTES: Final = 32
-_LENGTH_DIGITS_MAX: Final = 18
 _INTEGER_BYTES_MAX: Final = 5
 _INTEGER_7: Final = 127
 _NAMES_MAX: Final = 4096
@@ -114,7 +114,7 @@ def _field(name: bytes, value: bytes) -> Field:
         if role < 0:
             role = _learn_role(name)
         elif role == _LENGTH:
-            if not value.isdigit() or len(value) > _LENGTH_DIGITS_MAX:
+            if not is_decimal(value):
                 role = _INVALID
         elif role == _TE:
             role = 0 if value == b"trailers" else _INVALID

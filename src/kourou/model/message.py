@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from dataclasses import fields as dataclass_fields
 from typing import Any, Final, TypeVar
 
+from kourou.decimals import decimal_or
 from kourou.errors import InvalidMessageError
 from kourou.model import properties as names
 from kourou.model.host import Host, unpack_address
@@ -266,13 +267,13 @@ class MessageExt(_LazyFields):
     def priority(self) -> int | None:
         """The priority it was sent with; None if the property is missing or not a number."""
         text = self.properties.get(names.PRIORITY, "")
-        return int(text) if text.isascii() and text.isdigit() else None
+        return decimal_or(text, None)
 
     @property
     def delay_level(self) -> int:
         """The delay level it was sent with; 0 if the property is missing or not a number."""
         text = self.properties.get(names.DELAY, "0")
-        return int(text) if text.isascii() and text.isdigit() else 0
+        return decimal_or(text, 0)
 
     @property
     def deliver_at_ms(self) -> int:
@@ -281,7 +282,7 @@ class MessageExt(_LazyFields):
         Of a message that a Java broker stored with a delay, only the second is known, not the time.
         """
         text = self.properties.get(names.TIMER_DELIVER_MS, "0")
-        return int(text) if text.isascii() and text.isdigit() else 0
+        return decimal_or(text, 0)
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
         """Return the state for copying and pickling: all fields, decoded."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from kourou.decimals import is_decimal
 from kourou.errors import MalformedBodyError
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import is_readable, is_writable
@@ -162,8 +163,7 @@ def parse_order_topic_conf(text: str) -> list[tuple[str, int]]:
     pairs = []
     for part in text.split(";"):
         broker_name, _, nums = part.rpartition(":")
-        # QUEUE_NUMS_MAX has five digits; longer texts are refused before the cost of int().
-        if not broker_name or not (nums.isascii() and nums.isdigit() and len(nums) <= 5):
+        if not broker_name or not is_decimal(nums, len(str(QUEUE_NUMS_MAX))):
             raise MalformedBodyError(f"orderTopicConf: {part[:80]!r} is not broker:queues")
         if int(nums) > QUEUE_NUMS_MAX:
             raise MalformedBodyError(f"orderTopicConf: {nums} queues, at most {QUEUE_NUMS_MAX}")

@@ -12,6 +12,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from kourou.decimals import is_decimal
+
 VERSION: Final = 513
 """Version that Kourou reports: Java's ordinal of 5.5.0."""
 
@@ -326,9 +328,7 @@ _HIGHER: Final = 612
 def version_ordinal(text: str) -> int | None:
     """Return the ordinal of a release given as `5.1.2`; None before 4.0, or if it has none."""
     parts = text.split(".")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        return None
-    if max(map(len, parts)) > 1:
+    if len(parts) != 3 or not all(is_decimal(part, 1) for part in parts):
         return None
     major, minor, patch = map(int, parts)
     ordinal = _FIRST + (major - 4) * _PER_MAJOR + minor * _PER_MINOR + patch * 2 + 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kourou.broker.consuming.retry import policy_delay_ms
+from kourou.decimals import INT_DIGITS, decimal_or
 from kourou.errors import GrpcError
 from kourou.http2.grpc_messages import GrpcStatus
 from kourou.model.delay import DELAY_LEVELS_MS
@@ -21,7 +22,6 @@ from kourou.proxy.times import duration
 
 LITE_QUOTA_ATTRIBUTE: Final = "lite.sub.client.quota"
 _LITE_QUOTA: Final = 2_000
-_QUOTA_DIGITS_MAX: Final = 9
 _SKIPPED_DELAYS: Final = 2
 """Number of leading delays in a list that do not apply to redeliveries."""
 _EXPONENTIAL: Final = {"initial": 5_000, "max": 7_200_000, "multiplier": 2}
@@ -156,5 +156,4 @@ def _delay(value: object, default: int) -> int:
 
 def _lite_quota(group: SubscriptionGroup) -> int:
     text = group.attributes.get(LITE_QUOTA_ATTRIBUTE, "")
-    is_number = text.isascii() and text.isdigit() and len(text) <= _QUOTA_DIGITS_MAX
-    return int(text) if is_number else _LITE_QUOTA
+    return decimal_or(text, _LITE_QUOTA, INT_DIGITS)

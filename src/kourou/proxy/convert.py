@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from kourou.broker.message_type import message_type
 from kourou.client.send_receipt import SendStatus
+from kourou.decimals import INT_DIGITS, decimal_or
 from kourou.errors import RemoteError
 from kourou.model import properties as names
 from kourou.model import sysflag
@@ -37,8 +38,6 @@ _TEXT_FIELDS: Final = {
 """Property to the field of the same text."""
 _WIRE_TYPES: Final = MessageType.__members__
 _STORED: Final = frozenset(status.value for status in SendStatus)
-_NUMBER_DIGITS_MAX: Final = 18
-_DELAY_DIGITS_MAX: Final = 9
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -182,7 +181,7 @@ def _fill_optional(system: v2.SystemProperties, properties: dict[str, str], now_
             setattr(system, field, properties[name])
     if names.KEYS in properties:
         system.keys.extend(index_keys(properties))
-    priority = _number(properties, names.PRIORITY, len(str(_INT32_MAX)))
+    priority = decimal_or(properties.get(names.PRIORITY, ""), None)
     if priority is not None and priority <= _INT32_MAX:
         system.priority = priority
     deliver_at_ms = _deliver_at_ms(properties, now_ms)
@@ -216,13 +215,6 @@ def born_host(message: MessageExt) -> str:
 
 def _deliver_at_ms(properties: dict[str, str], now_ms: int) -> int | None:
     if names.TIMER_DELAY_SEC in properties:
-        delay_s = _number(properties, names.TIMER_DELAY_SEC, _DELAY_DIGITS_MAX)
+        delay_s = decimal_or(properties[names.TIMER_DELAY_SEC], None, INT_DIGITS)
         return None if delay_s is None else now_ms + delay_s * 1_000
-    return _number(properties, names.TIMER_DELIVER_MS, _NUMBER_DIGITS_MAX)
-
-
-def _number(properties: dict[str, str], name: str, digits_max: int) -> int | None:
-    """Return a property as a number; None if it is missing, not a number or too long."""
-    text = properties.get(name, "")
-    is_number = text.isascii() and text.isdigit() and len(text) <= digits_max
-    return int(text) if is_number else None
+    return decimal_or(properties.get(names.TIMER_DELIVER_MS, ""), None)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from kourou.client.sending.send_plans import SendFrames
+from kourou.decimals import is_decimal
 from kourou.errors import KourouError, TransportError
 from kourou.http2.calls import Call
 from kourou.model.queue import MessageQueue
@@ -52,7 +53,6 @@ _PLANS_MAX: Final = 4_096
 _CODE: Final = int(RequestCode.SEND_MESSAGE_V2)
 METHOD: Final = "SendMessage"
 
-_OFFSET_DIGITS_MAX: Final = 18
 _ANSWER_BYTES_MAX: Final = 4_096
 
 _START: Final = v2.SendMessageResponse(status=ok()).SerializeToString()
@@ -379,7 +379,7 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
             or answer.flag != FLAG_RESPONSE
             or type(pending) is not _InFrame
             or fields.recallHandle
-            or not (offset.isascii() and offset.isdigit() and len(offset) <= _OFFSET_DIGITS_MAX)
+            or not is_decimal(offset)
         ):
             break
         send, transaction_id = pending.send, fields.transactionId.encode()

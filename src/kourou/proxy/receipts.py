@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
+from kourou.decimals import is_decimal
 from kourou.errors import CallRefusedError, MalformedHeaderError
 from kourou.protocol.popping.receipt_handles import ReceiptHandle, decode_receipt_handle
 from kourou.proxy.pb.v2 import Code
@@ -21,7 +22,6 @@ OffsetsByCheckpoint = dict[ReceiptHandle, list[int]]
 _PREFIXES_MAX: Final = 4_096
 _WORDS: Final = 3
 """Prefix of the checkpoint, queue offset, commit log offset."""
-_DIGITS_MAX: Final = 18
 _PREFIX_CHARS_MAX: Final = 512
 """Longer ones, of which a client could fill the cache, are no checkpoint of a broker."""
 
@@ -75,7 +75,7 @@ def offsets_by_checkpoint(handles: Iterable[str]) -> OffsetsByCheckpoint:
         if len(words) != _WORDS:
             return {}
         prefix, offset, stored_at = words
-        if not (_is_number(offset) and _is_number(stored_at)) or len(prefix) > _PREFIX_CHARS_MAX:
+        if not (is_decimal(offset) and is_decimal(stored_at)) or len(prefix) > _PREFIX_CHARS_MAX:
             return {}
         offsets = by_prefix.get(prefix)
         if offsets is None:
@@ -88,10 +88,6 @@ def offsets_by_checkpoint(handles: Iterable[str]) -> OffsetsByCheckpoint:
             return {}
         found[checkpoint] = offsets
     return found
-
-
-def _is_number(text: str) -> bool:
-    return len(text) <= _DIGITS_MAX and text.isdigit() and text.isascii()
 
 
 @lru_cache(_PREFIXES_MAX)

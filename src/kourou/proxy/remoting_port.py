@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
+from kourou.decimals import decimal_or
 from kourou.errors import CallRefusedError, MalformedHeaderError, NoRouteError, TransportError
 from kourou.model import properties as names
 from kourou.model.host import Host
@@ -234,7 +235,7 @@ class RemotingPort:
         self, session: RemotingSession, asked: Request
     ) -> RemotingCommand | None:
         text = asked.command.ext_fields.get(_HELD[RequestCode(asked.command.code)], "0")
-        held_s = int(text) / 1000 if text.isascii() and text.isdigit() else 0.0
+        held_s = decimal_or(text, 0) / 1000
         return await self._forward(session, asked, held_s + _HELD_EXTRA_S)
 
     async def _forward_batch_ack(

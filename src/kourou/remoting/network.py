@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from kourou.decimals import decimal_or
 from kourou.errors import AddressInUseError, ConfigError, ConnectFailedError, ListenFailedError
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.remoting.admission import Admission, AdmissionListener, ends_if_cancelled
@@ -194,7 +195,7 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
         if default_port is None:
             raise ConfigError(f"address {text!r} names no port: expected host:port")
         return host, default_port
-    if not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
+    if not 0 <= decimal_or(port, -1) <= _PORT_MAX:
         raise ConfigError(f"address {text!r}: port {port!r} is not a number from 0 to {_PORT_MAX}")
     return host, int(port)
 

@@ -16,6 +16,7 @@ import socket
 import struct
 from typing import Final
 
+from kourou.decimals import decimal_or
 from kourou.errors import MalformedFrameError
 
 _V1: Final = b"PROXY "
@@ -75,7 +76,7 @@ def _source_v1(preamble: bytes) -> tuple[str, int] | None:
         socket.inet_pton(family, host)
     except (OSError, ValueError):
         raise MalformedFrameError(f"PROXY preamble: {host!r} is not a {words[1]} host") from None
-    if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+    if not 0 <= decimal_or(port, -1) <= 65_535:
         raise MalformedFrameError(f"PROXY preamble: {port!r} is not a port from 0 to 65535")
     return host, int(port)
 

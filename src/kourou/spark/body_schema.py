@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 
 import pyarrow as pa
 
+from kourou.decimals import is_decimal
 from kourou.errors import ConfigError
 
 _TOKEN: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|([<>(),:])|(\S))")
@@ -159,7 +160,7 @@ class _Parser:
 
     def _number(self) -> int:
         _, text = self._take()
-        if not (text.isascii() and text.isdigit() and len(text) <= 4):
+        if not is_decimal(text, 4):
             self._fail("expected a number", back=1)
         return int(text)
 

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final, TypeAlias, TypeVar
 
 from kourou.client.namesrv_addr import as_url, parse_namesrv_addr
+from kourou.decimals import is_decimal
 from kourou.errors import ConfigError, UsageError
 from kourou.model.instants import parse_duration
 from kourou.model.namespace import check_namespace
@@ -71,9 +72,7 @@ def integer(low: int, high: int) -> Parse:
     """Return a parser of whole numbers from `low` to `high`."""
 
     def parse(name: str, text: str, _now_ms: int) -> int:
-        # The length comes first: Python refuses to convert thousands of digits.
-        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(INT64_MAX))
-        if not (is_number and low <= int(text) <= high):
+        if not (is_decimal(text, len(str(INT64_MAX))) and low <= int(text) <= high):
             raise ConfigError(
                 f"{name} is {text!r:.200}: expected a whole number from {low} to {high}"
             )

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias, TypeGuard
 
+from kourou.decimals import INT_DIGITS, is_decimal
 from kourou.errors import CheckpointError
 from kourou.model.queue import MessageQueue
 from kourou.spark.planning import BrokerTopic, QueueRange, broker_topic, name_of
@@ -206,7 +207,7 @@ def _by_queue(logged: Json, key: str) -> Iterator[tuple[MessageQueue, object]]:
     for topic, by_broker in _items(logged, logged.get(key, {})):
         for broker_name, by_id in _items(logged, by_broker):
             for queue_id, value in _items(logged, by_id):
-                if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 9):
+                if not is_decimal(queue_id, INT_DIGITS):
                     raise _unreadable(logged, f"{queue_id!r}: {value!r} has no queue id")
                 yield MessageQueue(topic, broker_name, int(queue_id)), value
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kourou.decimals import decimal_or, is_decimal
+
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
 BATCH_CONSUMEQUEUE: Final = "batchconsumequeue"
@@ -37,7 +39,7 @@ def file_name(offset: int) -> str:
 
 def parse_file_name(name: str) -> int | None:
     """Return the offset in a file's name; None if the name is not 20 digits."""
-    return int(name) if len(name) == _DIGITS and name.isdecimal() and name.isascii() else None
+    return decimal_or(name, None, _DIGITS) if len(name) == _DIGITS else None
 
 
 def topic_directory(topic: str) -> str:
@@ -63,3 +65,8 @@ def extension_directory(topic: str, queue_id: int) -> str:
 def is_safe_topic(topic: str) -> bool:
     """Tell whether the topic can be a directory name, inside its parent directory."""
     return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+
+
+def is_queue_id(name: str) -> bool:
+    """Tell whether a directory's name is a queue id."""
+    return is_decimal(name) and name == str(int(name))

@@ -32,6 +32,7 @@ from enum import Enum
 from itertools import repeat
 from typing import Final
 
+from kourou.decimals import decimal_or
 from kourou.documented import documented
 from kourou.errors import ConfigError
 
@@ -112,7 +113,7 @@ def _hours(text: str) -> frozenset[int]:
     hours = set()
     for part in text.split(";"):
         digits = part.strip()
-        if not (digits.isdecimal() and int(digits) < _HOURS_A_DAY):
+        if not 0 <= decimal_or(digits, -1) < _HOURS_A_DAY:
             raise ConfigError(
                 f"delete_when is {text!r}; it must be hours from 00 to 23, separated by ';'"
             )

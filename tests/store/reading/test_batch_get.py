@@ -134,7 +134,7 @@ def test_a_batch_for_a_simple_queue_is_refused_and_leaves_nothing(rig: Rig) -> N
         rig.store.writer.append(batch(2, topic="U"), rig.now_ms)
     with pytest.raises(InvalidMessageError, match="part of a batch"):
         rig.store.writer.append_batch([batch(2)], rig.now_ms)
-    for count in ("", "0", "32768", "x"):
+    for count in ("", "0", "32768", "x", "٣", "000002", "1" * 5_000):
         with pytest.raises(InvalidMessageError, match="an inner batch has 1 to"):
             rig.store.writer.append(batch(2, INNER_NUM=count), rig.now_ms)
     assert rig.store.writer.appended_position == 0

@@ -33,6 +33,7 @@ from kourou.broker.controlled_broker import ControlledBroker
 from kourou.broker.controlling.controller_mode_config import ControllerModeConfig
 from kourou.broker.controlling.controllers import Controllers, Identity
 from kourou.broker.replication.controlled_role import ControlledRole, MasterClaim, member_name
+from kourou.decimals import decimal_or
 from kourou.disk import Disk, replace
 from kourou.errors import ProtocolError, RemoteError, TransportError
 
@@ -95,7 +96,7 @@ class Failsafe:
         self._is_stored = self._disk.exists(PROMISE_FILE)
         if self._is_stored:
             text = self._disk.read(PROMISE_FILE, 0, 20).strip()
-            stored_ms = int(text) if text.isdigit() else 0
+            stored_ms = decimal_or(text, 0)
             promise_ms = stored_ms if 0 < stored_ms <= _PROMISE_MS_MAX else self._promise_ms
             self._promise(promise_ms)
 

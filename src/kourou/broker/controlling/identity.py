@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kourou.broker.controlling.controllers import Controllers, Identity
+from kourou.decimals import decimal_or
 from kourou.disk import Disk, replace
 from kourou.errors import (
     ConfigError,
@@ -155,7 +156,7 @@ def _read(disk: Disk, name: str, count: int) -> list[str] | None:
 
 def _identity(name: str, words: list[str]) -> Identity:
     cluster, broker_name, number = words[:3]
-    if not (number.isascii() and number.isdecimal()) or not 1 <= int(number) <= _ID_MAX:
+    if not 1 <= decimal_or(number, 0, len(str(_ID_MAX))) <= _ID_MAX:
         raise CorruptRecordError(name, 0, f"the broker id {number!r} is not 1 to {_ID_MAX}")
     return Identity(cluster, broker_name, int(number))
 

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 from kourou.broker.topics import Topics
 from kourou.broker.writing.put import DeliveryQueue
+from kourou.decimals import INT_DIGITS, is_decimal
 from kourou.disk import Disk
 from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
@@ -36,8 +37,6 @@ from kourou.protocol.record.layout import RecordHeader
 from kourou.protocol.record.read import read_record
 from kourou.store.log.property_search import is_set_aside, position_before, records_with_property
 from kourou.store.message_store import MessageStore
-
-_QUEUE_DIGITS_MAX: Final = 9
 
 
 def due_draft(record: bytes, delivery_queue_of: DeliveryQueue) -> RecordDraft:
@@ -78,7 +77,7 @@ def due_draft(record: bytes, delivery_queue_of: DeliveryQueue) -> RecordDraft:
 def _queue(properties: Mapping[str, str], delivery_queue_of: DeliveryQueue) -> int | None:
     """Return the destination queue of a delayed message; None if it has no valid destination."""
     queue_id = properties.get(names.REAL_QID, "")
-    if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= _QUEUE_DIGITS_MAX):
+    if not is_decimal(queue_id, INT_DIGITS):
         return None
     return delivery_queue_of(properties.get(names.REAL_TOPIC, ""), int(queue_id))
 

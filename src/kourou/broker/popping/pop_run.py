@@ -16,6 +16,7 @@ from kourou.broker.popping.pop_config import PopConfig
 from kourou.broker.popping.pop_reads import QueueRead
 from kourou.broker.popping.pop_verdicts import PermittedPop
 from kourou.broker.topic_attributes import has_priorities
+from kourou.decimals import decimal_or
 from kourou.model.topic import TopicConfig
 from kourou.protocol.popping.headers import PopMessageRequestHeader
 from kourou.remoting.connection import Request
@@ -156,7 +157,7 @@ def _is_by_priority(
     if not has_priorities(permitted.topic):
         return False
     factor = permitted.group.attributes.get(_FACTOR_ATTRIBUTE, "")
-    return random.randrange(PERCENT) < (int(factor) if factor.isdecimal() else PERCENT)
+    return random.randrange(PERCENT) < decimal_or(factor, PERCENT)
 
 
 def queue_ids(topic: TopicConfig, start: int, config: PopConfig) -> Iterator[int]:

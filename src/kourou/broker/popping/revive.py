@@ -39,6 +39,7 @@ from kourou.broker.popping.revive_store import Revived, ReviveStore
 from kourou.broker.popping.revive_window import HeldCheckpoint, ReviveWindow
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.timer.timers import Timers
+from kourou.decimals import decimal_or
 from kourou.errors import MalformedBodyError, MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
@@ -510,7 +511,7 @@ class ReviveLoop:
         header = read_record(record, check_crc=False)
         offset = header.queue_offset
         properties = decode_properties(header.properties(record))
-        delivered_ms = _number(properties.get(names.TIMER_DELIVER_MS, "")) or 0
+        delivered_ms = decimal_or(properties.get(names.TIMER_DELIVER_MS, ""), 0)
         is_direct = names.TIMER_DEQUEUE_MS not in properties
         try:
             if properties.get(names.TAGS) == CHECKPOINT_TAG:
@@ -540,7 +541,3 @@ class ReviveLoop:
                 self.topic, self.queue_id, offset, error,
             )  # fmt: skip
             self.window.read_other(offset)
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None

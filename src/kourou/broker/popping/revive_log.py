@@ -14,6 +14,7 @@ from kourou.broker.popping.revive_puts import RevivePuts, revive_draft
 from kourou.broker.popping.revive_templates import PlainCheckpoint, ReviveTemplates, ReviveText
 from kourou.broker.timer.timer_intake import FedMessage
 from kourou.broker.timer.timers import Timers
+from kourou.decimals import decimal_or
 from kourou.model.host import Host
 from kourou.model.properties import CLUSTER, POP_LOG_END, encode_properties
 from kourou.protocol.popping.revive_records import (
@@ -31,7 +32,6 @@ from kourou.store.message_store import AppendedRecord
 REVIVE_PREFIX: Final = revive_topic("")
 """Prefix of the revive topics of all clusters."""
 
-_DIGITS_MAX: Final = 18
 _LOCAL: Final = ("127.0.0.1", 0)
 
 
@@ -180,13 +180,9 @@ class ReviveLog:
 
 def log_end_of(properties: Mapping[str, str]) -> int | None:
     """Return the end of the log at the pop of a checkpoint; None if the record does not tell it."""
-    return _number(properties.get(POP_LOG_END, "").partition(" ")[0])
+    return decimal_or(properties.get(POP_LOG_END, "").partition(" ")[0], None)
 
 
 def next_offset_of(properties: Mapping[str, str]) -> int | None:
     """Return the offset that the group of a checkpoint may commit; None if it does not tell."""
-    return _number(properties.get(POP_LOG_END, "").partition(" ")[2])
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None
+    return decimal_or(properties.get(POP_LOG_END, "").partition(" ")[2], None)

@@ -29,6 +29,7 @@ from kourou.broker.transactions.plain_halves import HalfTarget, half_target
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.clock import Clock
+from kourou.decimals import is_decimal
 from kourou.errors import InvalidMessageError
 from kourou.model import properties as names
 from kourou.model.host import Host, pack_address
@@ -409,9 +410,4 @@ class SendCache:
 
 def is_number(text: str, digits_max: int) -> bool:
     """Return whether the text is a non-negative number as Java writes it."""
-    return (
-        text.isdecimal()
-        and text.isascii()
-        and len(text) <= digits_max
-        and (text[0] != "0" or text == "0")
-    )
+    return is_decimal(text, digits_max) and (text[0] != "0" or text == "0")

@@ -27,6 +27,7 @@ from kourou.broker.context import BrokerContext
 from kourou.broker.timer.scheduling import TimerPlacement
 from kourou.broker.timer.timers import Timers
 from kourou.broker.writing.put import CODES, PutResult
+from kourou.decimals import decimal_or
 from kourou.errors import MessageIllegalError, RemoteSystemError, UsageError
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
@@ -43,7 +44,6 @@ from kourou.remoting.dispatch import Handler
 
 _TAG: Final = "_RECALL_TAG_"
 _BODY: Final = b"0"
-_TIME_DIGITS_MAX: Final = 15
 _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 
@@ -143,9 +143,7 @@ class TimerHandlers:
                 f"this is {config.broker_name}"
             )
         time = handle.time
-        at_ms = (
-            int(time) if time.isascii() and time.isdigit() and len(time) <= _TIME_DIGITS_MAX else -1
-        )
+        at_ms = decimal_or(time, -1)
         limit_ms = config.timer.timer_max_delay_sec * 1000
         if not 0 < at_ms - now_ms < limit_ms:
             return ResponseCode.ILLEGAL_OPERATION, (

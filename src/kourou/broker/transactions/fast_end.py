@@ -29,6 +29,7 @@ from kourou.broker.transactions.plain_halves import HALF_TOPIC_BYTES, HalfTarget
 from kourou.broker.transactions.verdicts import end_refusal
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import CODES, PutResult, PutStatus
+from kourou.decimals import decimal_or
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.frame import encode_frame
@@ -279,14 +280,13 @@ class FastEnd:
         """Accept a commit; False if the general path must serve it."""
         try:
             header_fields = _decode(header)
-            fields = header_fields.extFields
-            physical_offset = int(fields.commitLogOffset)
-            offset = int(fields.tranStateTableOffset)
         except ValueError:  # includes msgspec's errors
             return False
-        digits = fields.commitLogOffset + fields.tranStateTableOffset
-        if not (digits.isascii() and digits.isdigit()):
-            return False  # `int` accepts more forms of numbers than the protocol
+        fields = header_fields.extFields
+        physical_offset = decimal_or(fields.commitLogOffset, -1)
+        offset = decimal_or(fields.tranStateTableOffset, -1)
+        if physical_offset < 0 or offset < 0:
+            return False
         half = self._halves.get(physical_offset)
         if half is None or half.plain is None:
             return False

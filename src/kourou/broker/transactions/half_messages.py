@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kourou.broker.writing.placement import Placement, delay_level_of, has_timer
+from kourou.decimals import decimal_or, is_decimal
 from kourou.errors import MalformedMessageError, MessageIllegalError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
@@ -139,7 +140,7 @@ def read_half(record: bytes) -> HalfMessage:
     queue_id = properties.get(names.REAL_QID, "")
     group = properties.get(names.PGROUP, "")
     is_half = header.topic in (TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
-    if not (is_half and topic and group and _is_number(queue_id)) or topic == TRANS_HALF_TOPIC:
+    if not (is_half and topic and group and is_decimal(queue_id)) or topic == TRANS_HALF_TOPIC:
         raise MalformedMessageError(
             f"record at byte {header.physical_offset}, of topic {header.topic}, is not a half "
             f"message: it names queue {queue_id!r} of topic {topic!r}, and group {group!r}"
@@ -154,7 +155,7 @@ def read_half(record: bytes) -> HalfMessage:
         header.queue_offset,
         header.physical_offset,
         header.store_at_ms,
-        int(first) if _is_number(first) else header.queue_offset,
+        decimal_or(first, header.queue_offset),
     )
 
 
@@ -213,10 +214,6 @@ def _half_draft(
     return replace(half.draft, topic=topic, queue_id=HALF_QUEUE, properties=text)
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18
-
-
 def _integer(text: str) -> int:
     """Return the number, or -1 as in Java if the text is not one."""
-    return int(text) if _is_number(text) else -1
+    return decimal_or(text, -1)

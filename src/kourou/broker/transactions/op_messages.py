@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from kourou.decimals import is_decimal
 from kourou.errors import MalformedBodyError
 from kourou.model import properties as names
 from kourou.model.host import Host
@@ -23,7 +24,6 @@ from kourou.protocol.record.read import read_record
 REMOVED_TAG: Final = "d"
 _PROPERTIES: Final = encode_properties({names.TAGS: REMOVED_TAG, names.WAIT: "true"})
 _TOPIC: Final = TRANS_OP_HALF_TOPIC.encode()
-_DIGITS_MAX: Final = 18
 
 
 def encode_op(offsets: Iterable[int]) -> bytes:
@@ -64,7 +64,7 @@ def decode_op(body: bytes) -> list[int]:
     if parts and not parts[-1]:
         parts.pop()
     for part in parts:
-        if not (part.isdigit() and len(part) <= _DIGITS_MAX):
+        if not is_decimal(part):
             raise MalformedBodyError(f"op message: {part[:32]!r} is not a queue offset")
         offsets.append(int(part))
     return offsets

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kourou.broker.message_type import PRIORITY, message_type
+from kourou.decimals import is_decimal
 from kourou.errors import MessageIllegalError
 from kourou.model import properties as names
 from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties
@@ -155,7 +156,7 @@ def queue_by_priority(properties: dict[str, str], topic: TopicConfig, queue_id: 
     if message_type(properties) != PRIORITY:
         del properties[names.PRIORITY]
         return queue_id
-    if not (text.isascii() and text.isdigit() and len(text) <= _PRIORITY_DIGITS_MAX):
+    if not is_decimal(text, _PRIORITY_DIGITS_MAX):
         raise MessageIllegalError(
             ResponseCode.MESSAGE_ILLEGAL, f"property {names.PRIORITY} is {text!r}, not a priority"
         )

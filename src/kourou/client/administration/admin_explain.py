@@ -26,6 +26,7 @@ from kourou.client.administration.explanations import (
     explain_absence,
     explain_delivery,
 )
+from kourou.decimals import decimal_or
 from kourou.errors import (
     ConfigError,
     KourouError,
@@ -117,8 +118,8 @@ class ExplainAdmin(MessageAdmin):
             pending = await _pending_copies(server, unique_id)
             halves = await _diverted_copies(server, TRANS_HALF_TOPIC, unique_id)
             found += [one for one in (*pending, *halves) if one.topic == topic]
-            oldest = (await runtime_info(server)).get(_OLDEST_KEY)
-            oldest_ms.append(_number(oldest) or 0)
+            oldest = (await runtime_info(server)).get(_OLDEST_KEY, "")
+            oldest_ms.append(decimal_or(oldest, 0))
         return explain_absence(
             found, AbsentMessage(topic, unique_id, min(oldest_ms)), time_text, now_ms
         )
@@ -291,16 +292,13 @@ async def _pending_copies(server: Server, unique_id: str | None) -> list[Message
     if delayed:
         levels_ms = _levels_ms(await broker_config(server))
         for one in delayed:
-            level = _number(one.message.properties.get(names.DELAY)) or one.message.queue_id + 1
+            level = one.message.delay_level or one.message.queue_id + 1
             if 1 <= level <= len(levels_ms):
                 due_at_ms = one.message.store_at_ms + levels_ms[level - 1]
                 found.append(replace(one, due_at_ms=due_at_ms))
     for one in scheduled:
-        properties = one.message.properties
-        due_ms = _number(properties.get(names.TIMER_DELIVER_MS)) or _number(
-            properties.get(names.TIMER_OUT_MS)
-        )
-        if due_ms is not None:
+        out_ms = decimal_or(one.message.properties.get(names.TIMER_OUT_MS, ""), 0)
+        if due_ms := one.message.deliver_at_ms or out_ms:
             found.append(replace(one, due_at_ms=due_ms))
     return found
 
@@ -311,10 +309,6 @@ def _levels_ms(config: Mapping[str, str]) -> tuple[int, ...]:
         return parse_delay_levels(config[_LEVELS_KEY])
     except (KeyError, ConfigError):
         return DELAY_LEVELS_MS
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
 async def _visible_at_ms(

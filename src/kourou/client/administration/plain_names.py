@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
 
+from kourou.decimals import is_decimal
 from kourou.model.namespace import is_shared_name, namespace_of, with_namespace, without_namespace
 from kourou.model.topic import TopicConfig
 
@@ -61,7 +62,7 @@ def counter_key(namespace: str, name: str, key: str) -> str:
     parts = key.split("@")
     if len(parts) == 1:
         return with_namespace(namespace, key)
-    return "@".join(one if one.isdecimal() else with_namespace(namespace, one) for one in parts)
+    return "@".join(one if is_decimal(one) else with_namespace(namespace, one) for one in parts)
 
 
 def _is_own(namespace: str, name: str) -> bool:

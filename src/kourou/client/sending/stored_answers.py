@@ -15,11 +15,11 @@ import msgspec
 
 from kourou.client.send_receipt import COPIES, Durability, stored_receipt
 from kourou.client.sending.first_try import FirstTry
+from kourou.decimals import is_decimal
 from kourou.protocol.command import FLAG_RESPONSE
 from kourou.protocol.frame import HEADER_AT, bare_frame_end
 from kourou.remoting.connection import Connection
 
-_OFFSET_DIGITS_MAX: Final = 18
 _ANSWER_BYTES_MAX: Final = 4_096
 """Longer answers are left to the general path."""
 
@@ -77,7 +77,7 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
             or "," in offset_id
             or fields.recallHandle
             or fields.queueId != str(first.queue.queue_id)  # type: ignore[union-attr]
-            or not (offset.isascii() and offset.isdigit() and len(offset) <= _OFFSET_DIGITS_MAX)
+            or not is_decimal(offset)
         ):
             break
         waiting.pop(opaque).tick.pop(opaque, None)

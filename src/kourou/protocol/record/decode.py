@@ -17,6 +17,7 @@ from kourou.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, decompress
 from kourou.protocol.hashing import unmasked_crc32
 from kourou.protocol.message_batch import decode_batch
+from kourou.protocol.record.keys import inner_count
 from kourou.protocol.record.layout import (
     CRC_MASK,
     HEAD_BYTES,
@@ -33,7 +34,6 @@ from kourou.protocol.record.read import read_record
 
 _unpack_head_v4: Final = HEAD_V4.unpack_from
 _UNWRAP_FLAGS: Final = NEED_UNWRAP | INNER_BATCH
-_COUNT_DIGITS_MAX: Final = 5
 _NOT_AS_SENT: Final = _UNWRAP_FLAGS | COMPRESSED
 _NOT_PLAIN: Final = _NOT_AS_SENT | HOST_FLAGS
 _PLAIN_MIN: Final = HEAD_BYTES + TAIL_BYTES_V1
@@ -255,9 +255,9 @@ def _decompress_body(message: MessageExt, size_max: int) -> int:
 
 def _offset_count(message: MessageExt) -> int:
     """Return the number of queue offsets of a message; that of a batch is in its INNER_NUM."""
-    count_text = message.properties.get(INNER_NUM, "")
-    is_batch = message.sys_flag & INNER_BATCH and count_text.isascii() and count_text.isdigit()
-    return max(1, int(count_text)) if is_batch and len(count_text) <= _COUNT_DIGITS_MAX else 1
+    if not message.sys_flag & INNER_BATCH:
+        return 1
+    return inner_count(message.properties.get(INNER_NUM, "")) or 1
 
 
 def _unwrap(outer: MessageExt) -> list[MessageExt]:

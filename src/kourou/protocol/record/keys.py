@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from kourou.decimals import INT_DIGITS, decimal_or, is_decimal
 from kourou.model.properties import (
     DELAY,
     INNER_MULTI_DISPATCH,
@@ -25,8 +26,6 @@ from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import tags_code
 
 _SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
-_LEVEL_DIGITS_MAX: Final = 9
-_OFFSET_DIGITS_MAX: Final = 18
 _MULTI_OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 _MULTI_SEPARATOR: Final = ","
 LIGHT_TOPIC_PREFIX: Final = "%LMQ%"
@@ -51,8 +50,13 @@ def message_count(sys_flag: int, properties: bytes) -> int:
     if not sys_flag & INNER_BATCH:
         return 1
     value = property_value(properties, _INNER_NUM_START)
-    count = int(value) if len(value) <= _COUNT_DIGITS_MAX and value.isdigit() else 1
-    return count if 0 < count <= INNER_MESSAGES_MAX else 1
+    return inner_count(value) or 1
+
+
+def inner_count(value: str | bytes) -> int | None:
+    """Return the number of messages in an inner batch by its INNER_NUM; None if that has none."""
+    count = decimal_or(value, 0, _COUNT_DIGITS_MAX)
+    return count if 0 < count <= INNER_MESSAGES_MAX else None
 
 
 def queue_tags_code(
@@ -90,7 +94,7 @@ def property_value(properties: bytes, start: bytes) -> bytes:
 def _delay_level(properties: bytes) -> int:
     """Return the delay level; 0 if there is none or it is not a number."""
     value = property_value(properties, _DELAY_START)
-    return int(value) if value.isdigit() and len(value) <= _LEVEL_DIGITS_MAX else 0
+    return decimal_or(value, 0, INT_DIGITS)
 
 
 def light_queues(properties: bytes) -> list[tuple[str, int]]:
@@ -104,10 +108,6 @@ def light_queues(properties: bytes) -> list[tuple[str, int]]:
     decoded = decode_properties(properties)
     names = decoded.get(INNER_MULTI_DISPATCH, "").split(_MULTI_SEPARATOR)
     offsets = decoded.get(INNER_MULTI_QUEUE_OFFSET, "").split(_MULTI_SEPARATOR)
-    if len(names) != len(offsets) or not all(map(_is_offset, offsets)):
+    if len(names) != len(offsets) or not all(map(is_decimal, offsets)):
         return []
     return list(zip(names, map(int, offsets), strict=True))
-
-
-def _is_offset(text: str) -> bool:
-    return text.isdecimal() and len(text) <= _OFFSET_DIGITS_MAX

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from kourou.decimals import is_decimal
 from kourou.protocol.hashing import crc32
 from kourou.protocol.record.layout import (
     BLANK_BYTES,
@@ -148,7 +149,7 @@ def _is_unsealed(properties: bytes) -> bool:
         return True
     return (
         properties.endswith(PAIR_END)
-        and not properties[-_SEAL_VALUE_BYTES:-1].isdigit()
+        and not is_decimal(properties[-_SEAL_VALUE_BYTES:-1])
         and (len(properties) < SEAL_BYTES or properties[-SEAL_BYTES] != 0)
     )
 

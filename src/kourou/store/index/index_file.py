@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from kourou.decimals import is_decimal
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError
 from kourou.store.paths import INDEX
@@ -100,11 +101,7 @@ def index_file_name(now_ms: int, last_name: str) -> str:
 
 def index_file_names(disk: Disk) -> list[str]:
     """Return the names of the index's files, oldest first."""
-    return [
-        name
-        for name in disk.list(INDEX)
-        if len(name) == _NAME_DIGITS and name.isascii() and name.isdecimal()
-    ]
+    return [name for name in disk.list(INDEX) if len(name) == _NAME_DIGITS and is_decimal(name)]
 
 
 def seconds_since(begin_at_ms: int, store_at_ms: int) -> int:

@@ -21,7 +21,7 @@ from kourou.model.properties import (
     encode_properties,
 )
 from kourou.protocol.record.encode import RecordDraft
-from kourou.protocol.record.keys import INNER_MESSAGES_MAX
+from kourou.protocol.record.keys import INNER_MESSAGES_MAX, inner_count
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES, BLANK_ENTRY_SIZE, QueueEntry
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import batch_queue_directory
@@ -245,7 +245,7 @@ def with_base(draft: RecordDraft, queue: ConsumeQueue) -> RecordDraft:
         )
     properties = decode_properties(draft.properties)
     count = properties.get(INNER_NUM, "")
-    if not (count.isdecimal() and 0 < int(count) <= INNER_MESSAGES_MAX):
+    if inner_count(count) is None:
         raise InvalidMessageError(
             f"an inner batch has 1 to {INNER_MESSAGES_MAX} messages; its property {INNER_NUM} is "
             f"{count!r}"

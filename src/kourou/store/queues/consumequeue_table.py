@@ -14,6 +14,7 @@ from kourou.store.paths import (
     BATCH_CONSUMEQUEUE,
     CONSUMEQUEUE,
     CONSUMEQUEUE_EXT,
+    is_queue_id,
     is_safe_topic,
 )
 from kourou.store.queues.appended import AppendedRecord
@@ -56,7 +57,7 @@ class ConsumeQueueTable(QueueTails):
             (topic, int(name))
             for topic in disk.list(CONSUMEQUEUE_EXT)
             for name in disk.list(f"{CONSUMEQUEUE_EXT}/{topic}")
-            if name.isdecimal()
+            if is_queue_id(name)
         }
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -155,7 +156,7 @@ class ConsumeQueueTable(QueueTails):
         for root in _ROOTS:
             for topic in self._disk.list(root):
                 for name in self._disk.list(f"{root}/{topic}"):
-                    if name.isdecimal() and name == str(int(name)):
+                    if is_queue_id(name):
                         queue = self.get_or_add(topic, int(name))
                         if queue.segments.directory != f"{root}/{topic}/{name}":
                             self._remove_other_kind(root, topic, name)

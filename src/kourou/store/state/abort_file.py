@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from kourou.decimals import is_decimal
 from kourou.disk import Disk
 from kourou.store.paths import ABORT, ABORT_BACKUP
 
@@ -57,7 +58,7 @@ def read_last_run(disk: Disk) -> LastRun:
     words = disk.read(ABORT, 0, _READ_BYTES).split()
     was_kourou = words[1:2] == [_NAME]
     is_suspect = not was_kourou or _SYNC_FAILED in words[2:]
-    is_java = len(words) == 1 and words[0].isdigit()
+    is_java = len(words) == 1 and is_decimal(words[0])
     return LastRun(False, was_kourou, is_suspect, was_java_killed=is_java)
 
 

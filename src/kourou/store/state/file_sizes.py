@@ -45,6 +45,7 @@ from kourou.store.paths import (
     CONSUMEQUEUE,
     INDEX,
     STORE_STATE,
+    is_queue_id,
     parse_file_name,
     topic_directory,
 )
@@ -207,11 +208,6 @@ def queue_ids(disk: Disk) -> Iterator[tuple[str, int]]:
         names = disk.list(topic_directory(topic))
         for queue_id in sorted(int(name) for name in names if is_queue_id(name)):
             yield topic, queue_id
-
-
-def is_queue_id(name: str) -> bool:
-    """Tell whether a directory's name is a queue id."""
-    return name.isascii() and name.isdecimal() and name == str(int(name))
 
 
 def log_files(disk: Disk, directory: str) -> list[LogFile]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from kourou.decimals import INT_DIGITS, is_decimal
 from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
@@ -23,7 +24,6 @@ from kourou.store.timer.layouts import KIND_DEFAULT, KIND_DELETE, PRECISION_MS, 
 from kourou.store.timer.slot_choice import SlotChoice, exact_due_ms
 
 _TIME_DIGITS_MAX: Final = 15
-_QUEUE_DIGITS_MAX: Final = 9
 _DELAY_MS_MAX: Final = 2**31 - 1
 """Limit of a signed 32-bit field: 24 days."""
 _INVALID_TARGETS: Final = ("", TRANS_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
@@ -124,7 +124,7 @@ def read_timer_record(record: bytes) -> TimerRecord:
     if (
         header.topic != TIMER_TOPIC
         or topic in _INVALID_TARGETS
-        or not _is_number(queue_id, _QUEUE_DIGITS_MAX)
+        or not is_decimal(queue_id, INT_DIGITS)
         or not is_time(time)
     ):
         raise MalformedMessageError(
@@ -151,11 +151,7 @@ def due_ms_of(properties: Mapping[str, str]) -> int | None:
 
 def is_time(text: str) -> bool:
     """Return whether a property's text is a time in epoch milliseconds."""
-    return _is_number(text, _TIME_DIGITS_MAX)
-
-
-def _is_number(text: str, digits_max: int) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= digits_max
+    return is_decimal(text, _TIME_DIGITS_MAX)
 
 
 def due_timer_draft(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kourou.decimals import is_decimal
 from kourou.disk import Disk
 from kourou.store.timer.layouts import (
     CHECK_BYTES,
@@ -58,7 +59,7 @@ def newest_wheel(disk: Disk, log_position: int) -> tuple[str, int]:
         log_position: the position in the check file, for a wheel that is no snapshot.
     """
     found = [name for name in disk.list("") if name.startswith(_SNAPSHOT)]
-    positions = [int(end) for name in found if (end := name.removeprefix(_SNAPSHOT)).isdecimal()]
+    positions = [int(end) for name in found if is_decimal(end := name.removeprefix(_SNAPSHOT))]
     if not positions:
         return TIMER_WHEEL, log_position
     return f"{_SNAPSHOT}{max(positions)}", max(positions)
@@ -96,7 +97,7 @@ def read_wheel(disk: Disk, name: str, first: int) -> TimerWheel:
 def is_wheel_file(name: str) -> bool:
     """Return whether a file is the wheel, a snapshot of it by Java, or an unfinished snapshot."""
     rest = name.removeprefix(_SNAPSHOT).removesuffix(".tmp")
-    return name == TIMER_WHEEL or (name.startswith(_SNAPSHOT) and rest.isdecimal())
+    return name == TIMER_WHEEL or (name.startswith(_SNAPSHOT) and is_decimal(rest))
 
 
 def _pages(disk: Disk, name: str) -> Iterator[tuple[int, bytes]]:

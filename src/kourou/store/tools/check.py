@@ -42,13 +42,14 @@ from kourou.store.paths import (
     INDEX,
     TOPICS,
     batch_queue_directory,
+    is_queue_id,
     queue_directory,
 )
 from kourou.store.queues.topic_table import batch_topics
 from kourou.store.state.abort_file import read_last_run
 from kourou.store.state.checkpoint import read_checkpoint
 from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX, ConfigFile
-from kourou.store.state.file_sizes import detect_sizes, find_sizes, is_queue_id, log_files
+from kourou.store.state.file_sizes import detect_sizes, find_sizes, log_files
 from kourou.store.state.store_state import StoreStateFile
 from kourou.store.timer.timer_log import TIMER_LOG
 from kourou.store.tools.check_batch_queue import BatchQueueCheck

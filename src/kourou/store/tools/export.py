@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
+from kourou.decimals import is_decimal
 from kourou.disk import Disk
 from kourou.errors import CodecMissingError, InvalidMessageError, KourouError, MalformedMessageError
 from kourou.model.host import Host, pack_address
@@ -231,7 +232,7 @@ def _host_text(host: Host) -> str:
 def _host(text: str) -> Host:
     address, _, port = text.rpartition(":")
     address = address.removeprefix("[").removesuffix("]")
-    if not (port.isascii() and port.isdecimal() and len(port) <= 10):
+    if not is_decimal(port, 10):
         raise InvalidMessageError(f"{text!r} must be a host and port, such as 127.0.0.1:10911")
     pack_address(address)
     return address, int(port)

@@ -20,6 +20,7 @@ from kourou.store.paths import (
     BATCH_CONSUMEQUEUE,
     COMMITLOG,
     STORE_STATE,
+    is_queue_id,
     queue_directory,
 )
 from kourou.store.state.abort_file import LastRun, read_last_run
@@ -27,7 +28,6 @@ from kourou.store.state.file_sizes import (
     LogFile,
     StoreSizes,
     find_sizes,
-    is_queue_id,
     log_files,
     queue_ids,
 )
