@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model import sysflag
-from kourou.protocol.inflate import ZLIB_BITS, InflateError, Inflater, decompressobj
+from kourou.protocol.inflate import GZIP_BITS, ZLIB_BITS, InflateError, Inflater, decompressobj
 
 DECOMPRESSED_SIZE_MAX: Final = 64 * 1024 * 1024
 """Default limit for the decompressed size of a body, in bytes. Without a limit, a record of 16 MiB
@@ -88,18 +88,34 @@ def decompress(body: bytes | memoryview, sys_flag: int, *, size_max: int) -> byt
         kind = CompressionType(kind)
     except ValueError:
         raise MalformedMessageError(f"compression type {kind} is unknown") from None
-    decompressor, stream_error = _decompressor(kind)
+    return _decompressed(body, kind.name.lower(), *_decompressor(kind), size_max)
+
+
+def decompress_gzip(body: bytes | memoryview, *, size_max: int) -> bytes:
+    """Return a body that a gRPC client compressed, decompressed like those by `decompress`.
+
+    Raises:
+        MalformedMessageError: as from `decompress`.
+    """
+    return _decompressed(body, "gzip", decompressobj(GZIP_BITS), InflateError, size_max)
+
+
+def _decompressed(
+    body: bytes | memoryview,
+    form: str,
+    decompressor: Inflater,
+    stream_error: type[Exception],
+    size_max: int,
+) -> bytes:
     try:
         # The extra byte distinguishes "too large" from "just fits"; 0 would mean no limit.
         decompressed = decompressor.decompress(body, size_max + 1)
     except stream_error as error:
-        raise MalformedMessageError(
-            f"the body is not a valid {kind.name.lower()} stream: {error}"
-        ) from None
+        raise MalformedMessageError(f"the body is not a valid {form} stream: {error}") from None
     if len(decompressed) > size_max:
         raise MalformedMessageError(f"the body decompresses to more than {size_max} bytes")
     if not decompressor.eof:
-        raise MalformedMessageError(f"the body is a truncated {kind.name.lower()} stream")
+        raise MalformedMessageError(f"the body is a truncated {form} stream")
     return decompressed
 
 

@@ -19,8 +19,7 @@ import msgspec
 from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model import sysflag
 from kourou.protocol.codes import LanguageCode
-from kourou.protocol.compression import CompressionType, decompress
-from kourou.protocol.inflate import GZIP_BITS, InflateError, decompressobj
+from kourou.protocol.compression import CompressionType, decompress, decompress_gzip
 from kourou.proxy.pb.v2 import Encoding
 
 
@@ -112,19 +111,10 @@ def _decompressed(body: bytes, stored_as: BodyFormat | None, sys_flag: int, size
         MalformedMessageError: the stream is corrupt or decompresses to more than `size_max` bytes.
         CodecMissingError: the package for the format is not installed.
     """
-    if stored_as is not BodyFormat.GZIP:
-        kind = None if stored_as is None else _BY_TYPE[stored_as]
-        return decompress(body, sys_flag if kind is None else kind.sys_flag, size_max=size_max)
-    decompressor = decompressobj(GZIP_BITS)
-    try:
-        plain = decompressor.decompress(body, size_max + 1)
-    except InflateError as error:
-        raise MalformedMessageError(f"the body is not a valid gzip stream: {error}") from None
-    if len(plain) > size_max or not decompressor.eof:
-        raise MalformedMessageError(
-            f"the body is truncated, or decompresses to more than {size_max} bytes"
-        )
-    return plain
+    if stored_as is BodyFormat.GZIP:
+        return decompress_gzip(body, size_max=size_max)
+    kind = None if stored_as is None else _BY_TYPE[stored_as]
+    return decompress(body, sys_flag if kind is None else kind.sys_flag, size_max=size_max)
 
 
 def _checksum(body: bytes) -> str:
