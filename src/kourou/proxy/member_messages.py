@@ -146,27 +146,30 @@ class RemoteMembers:
 
     def apply(self, change: MemberChange, now_s: float) -> bool:
         """Note a change; return whether the members of its group are others now."""
-        members = self._members.get(change.group, {})
         channel = _channel_of(change)
         if change.heartbeat_type == UNREGISTER:
             return self._remove(change.group, change.client_id, channel)
         if change.heartbeat_type != REGISTER:
             return False
-        is_new = change.client_id not in members
-        channels = members.get(change.client_id, {})
-        is_added = channel not in channels
-        if is_added and self._count >= MEMBERS_MAX:
-            return False
-        members = self._members.setdefault(change.group, members)
+        return self._add(change, channel, now_s)
+
+    def _add(self, change: MemberChange, channel: _Channel, now_s: float) -> bool:
+        """Note a connection of a member; return whether it is the first one."""
+        group, client_id = change.group, change.client_id
+        known = self._members.get(group, {}).get(client_id, {})
+        if channel not in known:
+            if self._count >= MEMBERS_MAX:
+                return False
+            self._count += 1
+        members = self._members.setdefault(group, {})
         member = _RemoteMember(now_s + EXPIRY_S, _connection_of(change, channel))
-        members.setdefault(change.client_id, channels)[channel] = member
-        self._count += is_added
-        self._forget_latest(change.group)
+        members.setdefault(client_id, {})[channel] = member
+        self._forget_latest(group)
         size = _size_of(change)
         if self._latest_bytes + size <= SUBSCRIPTION_BYTES_MAX:
-            self._latest[change.group] = replace(change, channel_data=None)
+            self._latest[group] = replace(change, channel_data=None)
             self._latest_bytes += size
-        return is_new
+        return not known
 
     def of(self, group: str, now_s: float) -> list[str]:
         """Return the ids of a group's members."""
