@@ -236,11 +236,12 @@ class PlainReceives:
         client_id, language = client_of(call)
         if is_blank(client_id) or self.general.is_stopping:
             return False
-        client, plan = self._clients.get(client_id), self._plan(data)
-        if client is None or plan is None:
-            return False
-        group = self.cluster.metadata.known_group(plan.terms.group)
-        if group is None or group.consume_message_orderly:
+        client = self._clients.get(client_id)
+        if client is None or self._is_ordered(client.group):
+            return False  # plans would be wasted: the consumer asks for each queue by itself
+        plan = self._plan(data)
+        group = None if plan is None else self.cluster.metadata.known_group(plan.terms.group)
+        if plan is None or group is None or group.consume_message_orderly:
             return False
         try:
             wait_ms = self.general.wait_ms(call, "", client, plan.asked)
@@ -261,6 +262,11 @@ class PlainReceives:
         connection.send_frames(frame_of(target.template % (wait_ms, receive.opaque)))
         self.count += 1
         return True
+
+    def _is_ordered(self, group: str) -> bool:
+        """Tell whether a known group is ordered."""
+        known = self.cluster.metadata.known_group(group)
+        return known is not None and known.consume_message_orderly
 
     def _plan(self, data: bytes) -> ReceivePlan | None:
         """Return the plan of a request; None if it needs the general path."""

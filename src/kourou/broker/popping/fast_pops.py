@@ -271,7 +271,7 @@ class FastPops(FastRequests):
         ids: Sequence[int] = (header.queue_id,)
         if header.queue_id < 0:
             first = self._random.randrange(PERCENT)
-            ids = list(queue_ids(permitted.topic, first, config.pop))
+            ids = queue_ids(permitted.topic, first, config.pop)
         return self._read_queues(pop, ids, config.pull_bytes_max)
 
     def _read_queues(self, pop: _Pop, ids: Sequence[int], bytes_max: int) -> str | None:
