@@ -76,6 +76,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--long", action="store_true", help="include questions that take minutes")
     parser.add_argument("--before", type=Path, help="the `src` of another commit, as another peer")
     parser.add_argument("--dir", type=Path, help="directory for stores, on the disk to measure")
+    parser.add_argument(
+        "--touch",
+        type=int,
+        default=8,
+        help="GiB of memory to write to before (bench/machine.py)",
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--list", action="store_true", help="list all questions and peers")
     return parser.parse_args()
@@ -143,6 +149,7 @@ def main() -> None:
     available_peers = peers.available(
         names, args.before, lambda line: console.print(line, markup=False)
     )
+    machine.touch_memory(args.touch << 30)
     began = time.monotonic()
     home = Path(tempfile.mkdtemp(prefix="run-", dir=args.dir or load_generator.VAR))
     stage, findings = Stage(home), Findings(questions, available_peers)
