@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from kourou.broker.decline_runs import CUT_OFF, DeclineRuns
-from kourou.decimals import decimal_or
 from kourou.protocol.frame import HEADER_AT
 from kourou.remoting.connection import Connection
 
@@ -71,8 +70,3 @@ class FastRequests(ABC):
         Returns:
             None if it is served; the reason, with no effect, if the general path must serve it.
         """
-
-
-def number(text: str) -> int:
-    """Return a number in canonical form, -1 for any other text."""
-    return decimal_or(text, -1)

@@ -22,7 +22,6 @@ from kourou.protocol.record.decode import (
 )
 
 _PULL_FIELDS: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
-"""Number of digits that always fit into 64 bits."""
 
 
 class PullStatus(Enum):

@@ -15,12 +15,12 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 
 from kourou.broker.context import BrokerContext
-from kourou.broker.fast_requests import number
 from kourou.broker.popping.ack_writer import BITS_MAX, AckAnswer, AckWriter
 from kourou.broker.popping.checkpoint import CheckpointKey
 from kourou.broker.popping.in_flight import InFlight
 from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.reserved import reserved_reason
+from kourou.decimals import decimal_or
 from kourou.errors import MalformedHeaderError, RemoteError
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
@@ -173,7 +173,7 @@ class FastAcks:
 
     def _one(self, fields: _Fields) -> list[_Acks] | str:
         """Return what a single ack acknowledges, or why the general path must decide."""
-        offset = number(fields.offset)
+        offset = decimal_or(fields.offset, -1)
         handle = fields.extra_info.rpartition(" ")[0]
         queue = (fields.topic, fields.consumer_group, fields.queue_id)
         if self._key is None or self._handle != (handle, queue):
@@ -195,7 +195,7 @@ class FastAcks:
             handle = decode_receipt_handle(fields.extra_info)
         except MalformedHeaderError:
             return "handle"
-        queue_id = number(fields.queue_id)
+        queue_id = decimal_or(fields.queue_id, -1)
         group, topic = fields.consumer_group, fields.topic
         if handle.is_ordered:
             return "order"

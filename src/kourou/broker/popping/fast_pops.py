@@ -32,7 +32,7 @@ import msgspec
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
-from kourou.broker.fast_requests import FastRequests, number
+from kourou.broker.fast_requests import FastRequests
 from kourou.broker.popping.checkpoint import CheckpointKey, PopCheckpoint, start_text
 from kourou.broker.popping.checkpoint_writer import CheckpointWriter, ConsecutiveCheckpoint
 from kourou.broker.popping.fast_acks import FastAcks
@@ -54,6 +54,7 @@ from kourou.broker.popping.revive_log import ReviveLog
 from kourou.broker.pulling.verdicts import Refusal
 from kourou.broker.topic_attributes import has_priorities
 from kourou.broker.writing.put import CODES, PutResult, PutStatus
+from kourou.decimals import decimal_or
 from kourou.errors import ProtocolError
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode, ResponseCode
@@ -173,7 +174,7 @@ class FastPops(FastRequests):
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return "header"
         fields = header.extFields
-        born_ms, cached = number(fields.born_time), self._pops.of(fields)
+        born_ms, cached = decimal_or(fields.born_time, -1), self._pops.of(fields)
         if cached is None or born_ms < 0:
             return "number"
         born_ms = born_ms or self._clock.now_ms()  # as `set_born_time`

@@ -29,7 +29,7 @@ import msgspec
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
-from kourou.broker.fast_requests import FastRequests, number
+from kourou.broker.fast_requests import FastRequests
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull import answer_fields
 from kourou.broker.pulling.pull_checks import PullChecks
@@ -43,6 +43,7 @@ from kourou.broker.pulling.verdicts import (
     message_limit,
     pull_spec,
 )
+from kourou.decimals import decimal_or
 from kourou.errors import MalformedHeaderError, ProtocolError
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import RequestCode, ResponseCode
@@ -218,14 +219,15 @@ class FastPull(FastRequests):
             None if it is done; the reason, with no effect, if the general path must serve the pull.
         """
         fields, opaque = header.extFields, header.opaque
-        offset, commit_offset = number(fields.queue_offset), number(fields.commit_offset)
+        offset = decimal_or(fields.queue_offset, -1)
+        commit_offset = decimal_or(fields.commit_offset, -1)
         cached = self._cached_pull(fields)
         if cached is None:
             return "number"
         if not 0 <= commit_offset <= offset:
             return "offset"  # the answer ends at `offset` or later, which bounds the commit offset
         begin = fields.kourou_topic_begin
-        topic_begin = _UNKNOWN_BEGIN if begin is None else number(begin)
+        topic_begin = _UNKNOWN_BEGIN if begin is None else decimal_or(begin, -1)
         if topic_begin < self._reader.topic_begin(fields.topic):
             return "topic begin"  # it is refused
         pull, host = cached.spec, connection.remote_address[0]

@@ -83,8 +83,8 @@ class HalfMessage:
 
     @property
     def check_times(self) -> int:
-        """Number of checks sent so far; negative if the property is not a number."""
-        return _integer(self.properties.get(names.TRANSACTION_CHECK_TIMES, "0"))
+        """Number of checks sent so far; -1, as in Java, if the property is not a number."""
+        return decimal_or(self.properties.get(names.TRANSACTION_CHECK_TIMES, "0"), -1)
 
     @property
     def unique_key(self) -> str:
@@ -97,7 +97,7 @@ class HalfMessage:
         As in Java it is at least `timeout_ms`, the default for messages without one.
         """
         text = self.properties.get(names.CHECK_IMMUNITY_TIME_IN_SECONDS)
-        return None if not text else max(_integer(text) * 1000, timeout_ms)
+        return None if not text else max(decimal_or(text, -1) * 1000, timeout_ms)
 
 
 def place_half(
@@ -212,8 +212,3 @@ def _half_draft(
 ) -> RecordDraft:
     text = encode_fitting_properties(properties, is_pending=waits)
     return replace(half.draft, topic=topic, queue_id=HALF_QUEUE, properties=text)
-
-
-def _integer(text: str) -> int:
-    """Return the number, or -1 as in Java if the text is not one."""
-    return decimal_or(text, -1)
